@@ -5,6 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from repflow.core.intervals import Band
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS, scaled_region
 from repflow.store import load_result, read_record
+from repflow.studies.laboratory.study import LaboratoryJob
 from repflow.studies.pixels.study import STUDY
 from repflow.tasks.pixels import Images, load_images
 from repflow.tasks.pixels.cifar import CLASSES
@@ -443,7 +445,7 @@ def test_stored_runs_are_the_same_requests(tmp_path):
     for folder in runs:
         stored = read_record(folder).config
         asked = STUDY.again(stored)
-        assert STUDY.stored(SimpleNamespace(config=asked)) == stored
+        assert STUDY.stored(Mock(spec=LaboratoryJob, config=asked)) == stored
         groups = load_result(folder).provenance["pixels"]["groups"]
         assert [group.partition(" --cells")[0] for group in groups] == ["repflow pixels"] * len(groups)
         assert asked.command(*asked.grid()).split(" --")[2:] == groups[0].split(" --")[2:]

@@ -420,7 +420,8 @@ def _nested(values: Values, errors: Values, axis: int) -> tuple[np.ndarray, np.n
     table, spread = (np.moveaxis(np.asarray(part, dtype=np.float64), axis, 0) for part in (values, errors))
     count = len(table)
     between = table.var(0, ddof=1) / count if count > 1 else np.full(table.shape[1:], np.nan)
-    return table.mean(0), between, np.square(spread).mean(0), count
+    mean, between, within = (np.asarray(part) for part in (table.mean(0), between, np.square(spread).mean(0)))
+    return mean, between, within, count
 
 
 def _nested_half(parts: Sequence[tuple[np.ndarray, int]], level: float) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What a page says first: one sentence, a headline figure and four cards, all from the runs; then its sections."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -139,14 +140,13 @@ def test_models_of_other_lengths_are_not_compared_with_those_that_most_share(run
 
 
 def test_weights_that_end_alike_are_not_called_changed():
-    from types import SimpleNamespace
-
-    from repflow.report.data.summary import twin_sentence
+    from repflow.report.data.runs import StoredRun
+    from repflow.report.data.summary import Summary, twin_sentence
 
     def entry(label, own, random):
         twin = with_similarity(measured(label), [0.1, 0.2, 0.2, 0.2, random])
-        run = SimpleNamespace(result=twin, facts={"init": "default"})
-        return SimpleNamespace(label=label, curve=np.array([0.1, own]), twin=run)
+        run = Mock(spec=StoredRun, result=twin, facts={"init": "default"})
+        return Mock(spec=Summary, label=label, curve=np.array([0.1, own]), twin=run)
 
     assert twin_sentence([entry("a", 0.301, 0.304)]).startswith("Training hardly changes")
     assert twin_sentence([entry("a", 0.3, 0.5)]).startswith("Tokens of a end 0.30 alike. With random weights (default)")

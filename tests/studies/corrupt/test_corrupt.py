@@ -3,6 +3,7 @@
 import io
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from repflow.capture.influence.answer import answer_influence
 from repflow.cli.main import app
 from repflow.core.errors import ConfigChangedError, InputError
 from repflow.core.intervals import paired_proportion_interval, proportion_interval
+from repflow.core.results import Result
 from repflow.interventions.corruption import Sequences, fill, lenders
 from repflow.models import StackConfig, StackForSequenceClassification, load
 from repflow.models import classifier as classifier_module
@@ -124,11 +126,11 @@ def test_a_model_that_reads_the_last_token_alone(monkeypatch):
 def test_regions_beside_windows_are_all_in_the_table():
     windows, named = [f"{at}:{at + 32}" for at in range(0, 1024, 32)], ["928:1024", "0:96", "1014:1024", "0:10"]
     shown = [*windows, *named]
-    places = _shown(SimpleNamespace(provenance={"regions": shown}))
+    places = _shown(Mock(spec=Result, provenance={"regions": shown}))
     assert [shown[place] for place in places][-4:] == named
     assert len(places) == 16
     assert (shown[places[0]], shown[places[11]]) == ("0:32", "992:1024")
-    assert _shown(SimpleNamespace(provenance={"regions": named})) == [0, 1, 2, 3]
+    assert _shown(Mock(spec=Result, provenance={"regions": named})) == [0, 1, 2, 3]
 
 
 def test_attacks_through_the_last_token_alone(monkeypatch):
@@ -182,7 +184,7 @@ def test_all_regions_of_attacks_are_shown_in_a_narrow_terminal(folder):
 
 def test_the_paper_s_regions_of_attacks_are_those_of_its_figure(folder):
     """As `repflow pixels --attack-regions` has them, and as is usual: one request, under one name."""
-    usual, named = (AttackConfig(model=folder, images="drawn:8", regions=words) for words in ([], "paper"))
+    usual, named = (AttackConfig(model=folder, images="drawn:8", regions=words) for words in ([], ["paper"]))
     assert usual == named
     result = attack.run(
         AttackConfig(**SMALL | {"regions": ["paper", "last:2"]}, targets=["two"]),

@@ -2,7 +2,7 @@
 
 import io
 import re
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from repflow.models.classifier import load_classifier
 from repflow.papers import pixels as papers
 from repflow.papers import vulnerability
 from repflow.report.data.laboratory import best_lines
+from repflow.report.data.runs import StoredRun
 from repflow.report.sections.laboratory.pixels import _reading, _region_axis, _steered
 from repflow.report.terminal import view_of
 from repflow.report.terminal.laboratory.pixels import attack_table, end_table, influence_table, row_words, verdict_table
@@ -101,7 +102,7 @@ def test_attack_regions_are_those_asked_for(whole):
     """By name, in the order asked for, each once; a kept model gives the same rates by `repflow attack`."""
     out, result = whole
     words = ["paper", "last:2", "48:64", "windows:32"]
-    more = STUDY.run(config(cells=CELLS[2:], targets=["two", "dots"], attack_regions=",".join(words)))
+    more = STUDY.run(config(cells=CELLS[2:], targets=["two", "dots"], attack_regions=[",".join(words)]))
     names = more.provenance["pixels"]["attack_regions"]
     assert names == ["0:16", "48:64", "0:30", "34:64", "62:64", "0:32", "32:64"]
     assert more["success"].shape == (1, 2, 7)
@@ -117,7 +118,7 @@ def test_attack_regions_are_those_asked_for(whole):
 def test_requests_without_attack_regions_are_what_they_were():
     """Figure 3's regions make no other name and no other stored request; any others do."""
     plain, same, other = (
-        config(targets=["two"], **more) for more in ({}, {"attack_regions": "paper"}, {"attack_regions": "last:2"})
+        config(targets=["two"], **more) for more in ({}, {"attack_regions": ["paper"]}, {"attack_regions": ["last:2"]})
     )
     assert "attack_regions" not in identity(plain)
     assert identity(same) == identity(plain)
@@ -158,7 +159,7 @@ def test_the_page_says_where_a_model_is_steered_most():
     """Whatever stands last: the order of regions is that of the request."""
     result = attacked(["768:1024", "0:256", "992:1024"], [0.4, 0.3, 0.2])
     lines = best_lines(result, row_words, score="test_accuracy")
-    run = SimpleNamespace(result=result)
+    run = Mock(spec=StoredRun, result=result)
     assert _steered(run, lines) == "Steered most, above random pairs: mamba +30.0 points by tokens 768 to 1,023."
     result.arrays["test_accuracy"][:] = 0.15
     assert _steered(run, lines).startswith("No model is much better than guessing")
@@ -390,9 +391,9 @@ def test_models_that_have_not_learned_answer_no_question():
     assert vulnerability.end_verdict(result, vulnerability.variants(result)[0], 0).word == "open"
     assert vulnerability.comparisons(result, 8)[0].holds is None
     assert vulnerability.predictions(result)[0].holds is None
-    read = [_reading(SimpleNamespace(result=result), best_lines(result, row_words, score="test_accuracy"), 0)]
+    read = [_reading(Mock(spec=StoredRun, result=result), best_lines(result, row_words, score="test_accuracy"), 0)]
     result.arrays["test_accuracy"][3:] = np.nan
-    read.append(_reading(SimpleNamespace(result=result), best_lines(result, row_words, score="test_accuracy"), 0))
+    read.append(_reading(Mock(spec=StoredRun, result=result), best_lines(result, row_words, score="test_accuracy"), 0))
     assert read[0].startswith("Replaced by same: mamba+both 9.5 points at the last window")
     assert read[1] == "No model is much better than guessing: what it loses says nothing."
 

@@ -141,7 +141,7 @@ def attack_result(config: AttackConfig, subject: Subject, sink: Sink) -> Result:
 def _examples(config: AttackConfig, subject: Subject) -> np.ndarray:
     """The first images of other classes than the first target: as they are, and with pixels of it and of another."""
     target, region = _targets(config, subject)[0], last_region(_regions(config, subject))
-    numbers = np.flatnonzero(subject.images.labels != target)[:EXAMPLES]
+    numbers = np.flatnonzero(subject.images.labels != target)[:EXAMPLES].tolist()
     draw = {"seed": config.seed, "draw": 0, "target": target}
     changed = [[subject.example(n, region, kind, **draw) for n in numbers] for kind in (TARGET, RANDOM_PAIR)]
     return np.array([[subject.example(n) for n in numbers], *changed])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from repflow.tasks.prompt import Prompt
 if TYPE_CHECKING:
     from repflow.capture.run import Sink
     from repflow.models import Model
+    from repflow.studies.engine.prompts import PromptConfig
 
 CLEAN = "clean"
 TOKENS = 1 << 14
@@ -44,7 +45,8 @@ def equal_prompts(config: CorruptConfig, model: Model) -> tuple[Prompts, tuple[i
 
     They are cut on the left, behind the token that a sequence begins with.
     """
-    prompts = make_prompts(config, model)
+    assert config.samples is not None  # counted before
+    prompts = make_prompts(cast("PromptConfig", config), model)
     answered = all(prompt.answers for prompt in prompts)
     if answered:
         encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)

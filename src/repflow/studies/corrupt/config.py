@@ -91,17 +91,14 @@ class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
 @defaults(
     {
         "task": "auto (images for a classifier, else kvpr), pixels, text, random, kvpr, mdqa or FILE.jsonl",
+        "samples": f"test images, or prompts; default {IMAGES} images, {PROMPTS} prompts",
         "batch_size": "images or prompts per forward pass; default by length",
     },
     task=AUTO,
+    samples=None,  # left open until it is known whether images or text are read
 )
 class CorruptConfig(Replacing, Corrupted):
     """What to replace; the fields are the command line's options and the `config` of the Result."""
-
-    # left open until it is known whether images or text are read
-    samples: int | None = option(  # type: ignore[assignment]
-        None, f"test images, or prompts; default {IMAGES} images, {PROMPTS} prompts"
-    )
 
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""
@@ -113,9 +110,11 @@ class CorruptConfig(Replacing, Corrupted):
 @defaults(
     {
         "task": "auto or pixels: attacks are on images",
+        "samples": f"test images; default {IMAGES}",
         "batch_size": "images per forward pass; default by length",
     },
     task=AUTO,
+    samples=None,  # left open until it is known whether images or text are read
     regions=listed(
         "tokens that another image lends: START:END, first:K, middle:K, last:K, windows:K, paper (those of its Figure "
         "3, first and last quarter and 480 of 1,024), fewer (smaller ones), recency-table1, repeated or comma "
@@ -124,8 +123,6 @@ class CorruptConfig(Replacing, Corrupted):
 )
 class AttackConfig(Targets, Corrupted):
     """What to attack; the fields are the command line's options and the `config` of the Result."""
-
-    samples: int | None = option(None, f"test images; default {IMAGES}")  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from repflow.tasks.prompt import Prompt
 if TYPE_CHECKING:
     from repflow.capture.run import Sink
     from repflow.models import Model
-    from repflow.studies.engine.prompts import PromptConfig
 
 CLEAN = "clean"
 TOKENS = 1 << 14
@@ -45,8 +44,7 @@ def equal_prompts(config: CorruptConfig, model: Model) -> tuple[Prompts, tuple[i
 
     They are cut on the left, behind the token that a sequence begins with.
     """
-    assert config.samples is not None  # counted before
-    prompts = make_prompts(cast("PromptConfig", config), model)
+    prompts = make_prompts(config, model)
     answered = all(prompt.answers for prompt in prompts)
     if answered:
         encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)

@@ -41,7 +41,7 @@ def length_option(default: int | None, help: str, **metadata: Any) -> Any:
 def defaults(helps: dict[str, str] | None = None, /, **values: Any) -> Callable[[type[C]], type[C]]:
     """Inherited fields with another default, another help text (`helps`), or both; put it below `@dataclass`.
 
-    A value may also be a whole field, made with `option` or `listed`.
+    A value may also be a whole field, made with `option` or `listed`; None leaves an option open.
 
     >>> @dataclass
     ... @defaults({"seed": "seed of everything"}, samples=2)
@@ -65,7 +65,8 @@ def defaults(helps: dict[str, str] | None = None, /, **values: Any) -> Callable[
                 option_field = field(**start, metadata=metadata)
             if name in (helps or {}):
                 option_field.metadata = {**option_field.metadata, "help": (helps or {})[name]}
-            cls.__annotations__[name] = inherited.type
+            open_now = values.get(name, ...) is None and "None" not in str(inherited.type)
+            cls.__annotations__[name] = f"{inherited.type} | None" if open_now else inherited.type
             setattr(cls, name, option_field)
         return cls
 

@@ -111,9 +111,9 @@ def short(study: Study) -> str:
     }
     return (
         f"**In short:** N(0, 1) noise on the last {' and '.join(map(str, SIZES))} pixels is shown to cost more than on "
-        f"the first in {counts['normal']} of {len(run)} rows other than the Transformer, noise like the data in "
-        f"{counts['data']}, pixels of an image of another class in {counts['other']}, pixels of an image of the same "
-        f"class in {counts['same']}."
+        f"the first in {counts['normal']} of {len(run)} rows other than the Transformer, each at one learning rate; "
+        f"noise like the data in {counts['data']}, pixels of an image of another class in {counts['other']}, "
+        f"pixels of an image of the same class in {counts['same']}."
     )
 
 

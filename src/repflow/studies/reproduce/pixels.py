@@ -317,7 +317,7 @@ RECIPES = {
     "recency-table3": Classified(name="recency-table3", note=NOTE, said=_table3, beside=TABLE3),
     "recency-fig3": Classified(
         name="recency-fig3",
-        note=f"the target is horse, or the eighth class; {NOTE}",
+        note=f"the target is horse, or the eighth class, whose intervals are over seeds, on these images; {NOTE}",
         said=partial(_attacks, "Figure 3", horse=True),
     ),
     "recency-fig10": Classified(

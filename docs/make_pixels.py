@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,14 @@ from tools.pixels.answers import (
     differences_table,
     ends_table,
     everywhere_table,
+    ordered,
     points,
     short,
     successes,
 )
 from tools.pixels.claims import (
     MAMBA,
+    NAMES,
     NOT_KNOWN,
     OWN_CLAIMS,
     PAPER_CLAIMS,
@@ -48,9 +50,6 @@ from tools.pixels.claims import (
     Study,
     above,
     read_study,
-)
-from tools.pixels.claims import (
-    NAMES as STUDIED,
 )
 from tools.pixels.run import KINDS, LONG, STRONG
 
@@ -64,16 +63,21 @@ BAR = 20.0
 """Million tokens a second, all models side by side."""
 
 
-def whole() -> list[tuple[Study, Variant]]:
+PHASES = ("seeds", "extension-seeds")
+"""Models of core and extension; those of LONGER are trained longer."""
+LONGER = ("long",)
+
+
+def whole(phases: Sequence[str] = PHASES) -> list[tuple[Study, Variant]]:
     """Models that have all their seeds."""
-    study = read_study(NUMBERS, CIFAR)
+    study = read_study(NUMBERS, CIFAR, phases)
     return [] if study is None else [(study, one) for one in variants(study.result) if len(one.cells) >= SEEDS]
 
 
-NAMES_OF = {
+PHASE_WORDS = {
     "screen": "rates",
     "seeds": "three seeds",
-    "long": "the paper's models, trained longer",
+    "long": "the paper's models and both orders, trained longer",
     "extension-screen": "rates, extension",
     "extension-seeds": "three seeds, extension",
     "recipes": "the recipes at `lab`",
@@ -87,7 +91,7 @@ def status() -> str:
     strong = strong_forms() or ["strong"]
     for phase in ("screen", "seeds", "long", *strong, "extension-screen", "extension-seeds", "recipes"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
-        words = NAMES_OF.get(phase) or f"`{phase.partition('@')[2] or STRONG.partition(':')[0]}`"
+        words = PHASE_WORDS.get(phase) or f"`{phase.partition('@')[2] or STRONG.partition(':')[0]}`"
         done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
         rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
     heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
@@ -119,7 +123,7 @@ def left() -> str:
         said += [f"{words} of {', '.join(lacking)}"] if lacking else []
     forms = {cell["cell"] for phase in strong_forms() for cell in cells_of(phase)}
     said += [] if STRONG in forms else [f"the strong S4D as it is planned now (`{STRONG.partition(':')[0]}`)"]
-    return f"Not run yet: {'; '.join(said)}." if said else "All that was planned has been run."
+    return f"Not run yet: {'; '.join(said)}." if said else "All models of the plan are trained and tested."
 
 
 def recipes_done() -> str:
@@ -188,22 +192,22 @@ def epochs_of(phase: dict[str, Any]) -> str:
 def printed(paper: Mapping[str, Mapping[str, float]]) -> str:
     """A table of the paper as printed, and ours below."""
     regions = list(paper["mamba"])
-    forwards = [(study, one) for study, one in whole() if one.shared["token_order"] == "row"]
-    own = {(one.shared["row"], one.shared["init"]): (study, one) for study, one in forwards}
+    own: dict[tuple[str, str], list[tuple[Study, Variant]]] = {}
+    for study, one in [*whole(), *whole(LONGER)]:
+        if one.shared["token_order"] == "row":
+            own.setdefault((one.shared["row"], one.shared["init"]), []).append((study, one))
     rows = []
     for row in PRINTED:
         rows.append([row, "printed", f"{CLEAN[row]:.3f}", *(f"{paper[row][region]:.3f}" for region in regions)])
-        for init in ("published", "right"):
-            if (row, init) not in own:
-                continue
-            study, one = own[row, init]
+        trained = [(init, *known) for init in ("published", "right") for known in own.get((row, init), [])]
+        for init, study, one in trained:
             places = [f"{start}:{end}" for start, end in bounds(study.result).tolist()]
             noise = study.result["accuracy"][list(one.cells)].mean(0)[study.place("normal")]
             clean = float(study.result["clean_accuracy"][list(one.cells)].mean())
             numbers = [clean, *(float(noise[places.index(region)]) for region in regions)]
             words = f"ours, {init} initialisation, {study.epochs(_kind_of(one))} epochs"
             rows.append([row, words, *(f"{value:.3f}" for value in numbers)])
-        if not any(name == row for name, _ in own):
+        if not trained:
             rows.append([row, "ours", *["not run"] * (1 + len(regions))])
     return table(["model", "", "as they are", *regions], rows)
 
@@ -243,11 +247,14 @@ def in_short() -> str:
 
 
 def claims(chosen: Any) -> str:
-    """Every claim with its rule, verdict and numbers."""
-    study = read_study(NUMBERS, CIFAR)
+    """Every claim with its rule, verdict and numbers; of one that longer training alone was asked, its verdict."""
+    study, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, LONGER)
     rows = []
     for claim in chosen:
         word, numbers = claim.verdict(study)
+        if numbers == NOT_KNOWN and long is not None:
+            word, numbers = claim.verdict(long)
+            numbers = numbers if numbers == NOT_KNOWN else f"asked after {long.epochs()} epochs alone: {numbers}"
         rows.append([claim.text, claim.rule, f"**{word}**", numbers])
     return table(["claim", "shown where", "verdict", "points or correlations"], rows)
 
@@ -316,7 +323,7 @@ def rates() -> str:
 
 def trained_longer() -> tuple[Study, Study, list[Kind]] | None:
     """The seeds, longer training, and the models that both have whole."""
-    before, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("long",))
+    before, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, LONGER)
     if before is None or long is None:
         return None
     both = [kind for kind in LONG if before.variant(kind) is not None and long.variant(kind) is not None]
@@ -347,7 +354,7 @@ def epochs() -> str:
         ]
         bands = [long.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
         more = [grown(before, long, kind, name) for name in USUAL]
-        rows.append([STUDIED[kind], ", ".join(cells), *map(points, bands), *map(points, more)])
+        rows.append([FORMS[kind], ", ".join(cells), *map(points, bands), *map(points, more)])
     heads = [
         "model",
         "accuracy (%), epochs",
@@ -355,6 +362,17 @@ def epochs() -> str:
         *(f"{name}, more than before" for name in USUAL),
     ]
     return table(heads, rows)
+
+
+def reached() -> str:
+    """Accuracy after longer training beside the paper's."""
+    said = []
+    for study, one in whole(LONGER):
+        kind = _kind_of(one)
+        if kind[0] in CLEAN and kind[1] == "row":
+            ours = 100 * study.result["test_accuracy"][list(one.cells)].mean()
+            said.append(f"{FORMS[kind]} {ours:.1f} ({100 * CLEAN[kind[0]]:.1f})")
+    return ", ".join(said) or NOTHING
 
 
 def long_claims() -> str:
@@ -385,9 +403,12 @@ def longer() -> tuple[str, list[str]] | None:
         for kind in both:
             band = grown(before, long, kind, name)
             side = {True: "shown to grow in", False: "shown to shrink in", None: "open in"}[above(band)]
-            sides[side].append(f"{STUDIED[kind]} {points(band)}")
+            sides[side].append(FORMS[kind] if above(band) is None else f"{FORMS[kind]} {points(band)}")
+        if len(sides["open in"]) == len(both):
+            sides["open in"] = [f"all {len(both)}"]
         words = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
         said.append(f"with {PLAIN[name]} {words}")
+    said += [f"after {long.epochs(*both)} epochs, {words}" for words in ordered(long)]
     head = (
         f"{long.epochs(*both)} epochs in place of {before.epochs(*both)}, the asymmetry of {SIZES[0]} tokens, models "
         f"with three seeds at both ({len(both)} of {len(LONG)}):"
@@ -508,13 +529,13 @@ def picture() -> None:
     study = next(iter(models.values()))[0]
     chosen, places = windows(study.result), bounds(study.result)
     figure, panels = plt.subplots(1, len(CURVES), figsize=(9.6, 3.4), sharey=True, layout="constrained")
-    forms = [kind for kind in models if kind not in STUDIED]
+    forms = [kind for kind in models if kind not in NAMES]
     for panel, name in zip(panels, CURVES, strict=True):
-        for kind in (*forms, *(kind for kind in STUDIED if kind in models)):
+        for kind in (*forms, *(kind for kind in NAMES if kind in models)):
             lost = 100 * drops(study.result)[list(models[kind][1].cells), study.place(name)][:, chosen].mean(0)
             style: dict[str, Any] = {"color": "0.8", "linewidth": 0.9}
-            if kind in STUDIED:
-                style = {"color": f"C{list(STUDIED).index(kind)}", "linewidth": 1.6, "label": STUDIED[kind]}
+            if kind in NAMES:
+                style = {"color": f"C{list(NAMES).index(kind)}", "linewidth": 1.6, "label": NAMES[kind]}
             elif kind == forms[0]:
                 style |= {"label": f"{len(forms)} other forms"}
             panel.plot(places[chosen].mean(1), lost, **style)
@@ -537,9 +558,9 @@ def _name(one: Variant) -> str:
     return FORMS.get(_kind_of(one), one.words)
 
 
-def orders() -> str:
+def orders(phases: Sequence[str] = PHASES) -> str:
     """What is the end's and what is the image's, of drops, by size and replacement."""
-    study = read_study(NUMBERS, CIFAR)
+    study = read_study(NUMBERS, CIFAR, phases)
     pairs = [] if study is None else order_pairs(study.result)
     if study is None or not pairs:
         return NOTHING
@@ -553,9 +574,9 @@ def orders() -> str:
     return table(["model", "tokens", "due to", *kinds], rows)
 
 
-def attack_orders() -> str:
+def attack_orders(phases: Sequence[str] = PHASES) -> str:
     """What is the end's and what is the image's, of attacks."""
-    study = read_study(NUMBERS, CIFAR)
+    study = read_study(NUMBERS, CIFAR, phases)
     pairs = [] if study is None or "success" not in study.result else order_pairs(study.result)
     if study is None or not pairs:
         return NOTHING
@@ -583,7 +604,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "costs": costs,
     "controls": controls,
     "orders": orders,
+    "orders_longer": partial(orders, LONGER),
     "attack_orders": attack_orders,
+    "attack_orders_longer": partial(attack_orders, LONGER),
     "attacks": attacks,
     "rates": rates,
     "rate_models": rate_models,
@@ -591,6 +614,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "relative": relative,
     "statements": statements,
     "epochs": epochs,
+    "reached": reached,
     "long_claims": long_claims,
     "strong": strong,
     "speed": speed,

@@ -508,20 +508,21 @@ def longer(seeds=3, **options):
 def test_longer_training_is_judged_beside_the_seeds(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer())
     rows = {row[0]: row[1:] for row in cells_of(make_pixels.epochs())}
-    assert set(rows) == {claims.NAMES[kind] for kind in run.LONG}
+    assert set(rows) == {FORMS[kind] for kind in run.LONG}
     assert rows["Mamba"][0] == "60.0 after 30, 60.0 after 300"
     assert rows["Mamba"][1].startswith("+29.")
     assert all(value.startswith(("+0.0 [-", "-0.0 [-")) for value in rows["Mamba"][4:])
     judged = make_pixels.long_claims()
     assert "| 30 epochs | 300 epochs |" in judged
     assert "holds | **holds**" in judged
-    assert "Mamba trained on reversed images" not in judged  # not trained longer
+    assert "Mamba trained on reversed images" in judged
     assert "Mamba with a mean over tokens" not in judged
     said = make_pixels.answered()
     assert "**What does longer training change?** 300 epochs in place of 30, the asymmetry of 32 tokens" in said
-    assert "three seeds at both (5 of 5)" in said
-    assert "With N(0, 1) noise open in Mamba" in said
-    assert "what those would change is open" in said
+    assert "three seeds at both (7 of 7)" in said
+    assert "With N(0, 1) noise open in all 7" in said
+    assert "After 300 epochs, Mamba, N(0, 1) noise on 32 tokens: the end's part +29." in said
+    assert "what longer training than is shown here would change is open" in said
     assert "longer training of" not in make_pixels.left()
 
 
@@ -546,12 +547,11 @@ def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
 
 def test_a_single_longer_seed_decides_nothing(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer(seeds=1))
-    assert [row[0] for row in cells_of(make_pixels.epochs())] == [
-        "Mamba",
-        "Mamba with the published initialisation",
-    ]
-    assert "three seeds at both (2 of 5)" in make_pixels.answered()
-    assert "longer training of `transformer` (1 of 3), `h3` (1 of 3), `rwkv` (1 of 3)" in make_pixels.left()
+    whole = ["Mamba", "Mamba with the published initialisation", "Mamba, reversed images"]
+    assert [row[0] for row in cells_of(make_pixels.epochs())] == whole
+    assert "three seeds at both (3 of 7)" in make_pixels.answered()
+    rest = "`transformer` (1 of 3), `h3` (1 of 3), `rwkv` (1 of 3), `transformer` in reversed order (1 of 3)"
+    assert f"longer training of {rest}" in make_pixels.left()
     alone = longer()
     alone["cifar10-long"]["cells"] = [cell for cell in alone["cifar10-long"]["cells"] if cell["seed"] == 0]
     monkeypatch.setattr(make_pixels, "NUMBERS", alone)
@@ -655,7 +655,7 @@ def test_a_phase_is_finished_when_todays_rows_are():
     assert run.planned_now("cifar10-extension-screen", cells) == 8 * 3 + 1
     assert run.planned_now("cifar10-extension-seeds", cells) == 8 * 3
     assert run.planned_now("cifar10-screen", []) == 5 * 3
-    assert run.planned_now("cifar10-long", cells) == 5 * 3
+    assert run.planned_now("cifar10-long", cells) == 7 * 3
     assert run.planned_now("cifar10-strong@s4d", cells) == 1
 
 

@@ -88,7 +88,7 @@ def answers(study: Study | None, longer: str | tuple[str, list[str]] | None = No
         "Do the drops survive their controls?": _survive(study),
         "How much is the published initialisation's?": _initialisation(study),
         "Is it the end of the sequence, or the bottom of the image?": _orders(study),
-        "Do two directions, or a class token in front, close the hole?": _closed(study),
+        "Do two directions, or another place of the class token, close the hole?": _closed(study),
         "Is it the frame, positions and MLPs, that the Transformer alone has?": _framed(study),
         "Do attacks at the end succeed more often?": _attacked(study),
         "Which model loses most, on average over the sequence?": _everywhere(study),
@@ -212,13 +212,18 @@ def _initialisation(study: Study) -> str:
 
 
 def _orders(study: Study) -> str | tuple[str, list[str]]:
-    said = [
+    said = ordered(study)
+    return ("Models of both orders separate the two:", said) if said else NOTHING
+
+
+def ordered(study: Study) -> list[str]:
+    """What of an asymmetry is the end's and what is the image's, of each model that is trained in both orders."""
+    return [
         f"{_form(one)}, {PLAIN[name]} on {SIZES[0]} tokens: the end's part {points(end)}, the image's {points(image)}"
         for one, turned in order_pairs(study.result)
         for name in ("normal", "data")
         for end, image in [asymmetries(study, one, turned, SIZES[0], study.place(name))]
     ]
-    return ("Models of both orders separate the two:", said) if said else NOTHING
 
 
 def _form(one: Variant) -> str:
@@ -399,8 +404,8 @@ def _limits(study: Study) -> str:
         f"makes theirs wide. Nothing is corrected for the number of intervals: of the {parts} in the first table, "
         f"attacks apart, {parts * (1 - LEVEL) / 2:.0f} would lie above 0 by luck alone, were there nothing. Each row "
         "is at one learning rate, chosen by one seed by its accuracy on the test images; what rates change stands "
-        f"below. The models were trained for {study.epochs()} epochs, the paper's for 100, and what those would change "
-        "is open."
+        f"below. Where no other number stands, models were trained for {study.epochs()} epochs, the paper's for 100; "
+        "what longer training than is shown here would change is open."
     )
 
 

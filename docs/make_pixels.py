@@ -399,10 +399,10 @@ def longer() -> tuple[str, list[str]] | None:
     before, long, both = known
     said = []
     for name in USUAL:
-        sides: dict[str, list[str]] = {"shown to grow in": [], "shown to shrink in": [], "open in": []}
+        sides: dict[str, list[str]] = {"shown to rise in": [], "shown to fall in": [], "open in": []}
         for kind in both:
             band = grown(before, long, kind, name)
-            side = {True: "shown to grow in", False: "shown to shrink in", None: "open in"}[above(band)]
+            side = {True: "shown to rise in", False: "shown to fall in", None: "open in"}[above(band)]
             sides[side].append(FORMS[kind] if above(band) is None else f"{FORMS[kind]} {points(band)}")
         if len(sides["open in"]) == len(both):
             sides["open in"] = [f"all {len(both)}"]

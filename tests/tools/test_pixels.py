@@ -524,6 +524,10 @@ def test_longer_training_is_judged_beside_the_seeds(monkeypatch):
     assert "After 300 epochs, Mamba, N(0, 1) noise on 32 tokens: the end's part +29." in said
     assert "what longer training than is shown here would change is open" in said
     assert "longer training of" not in make_pixels.left()
+    assert make_pixels.reached().startswith("Mamba 60.0 (67.4), Mamba with the published initialisation 60.0 (67.4)")
+    printed = [row[:2] for row in cells_of(make_pixels.printed(make_pixels.TABLE1))]
+    assert printed.count(["h3", "ours, right initialisation, 30 epochs"]) == 1
+    assert printed.count(["h3", "ours, right initialisation, 300 epochs"]) == 1
 
 
 def cells_of(shown):
@@ -534,8 +538,8 @@ def cells_of(shown):
 def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer(hole=-1.0))
     _, said = make_pixels.longer()
-    assert "shown to grow in Transformer +1" in said[0]
-    assert "shown to shrink in Mamba -58" in said[0]
+    assert "shown to rise in Transformer +1" in said[0]
+    assert "shown to fall in Mamba -58" in said[0]
     known = longer()
     for phase in known.values():
         phase["facts"]["attack_regions"] = ATTACKED
@@ -543,6 +547,9 @@ def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", few)
     line = next(row for row in cells_of(make_pixels.long_claims()) if row[0].startswith("Mamba: attacks with fewer"))
     assert line[1:3] == ["–", "**holds**"]  # was not asked before: nothing has changed
+    line = next(row for row in cells_of(make_pixels.claims(PAPER_CLAIMS)) if row[0] == line[0])
+    assert line[2] == "**holds**"
+    assert line[3].startswith("asked after 300 epochs alone: 1 of 1 shown")
 
 
 def test_a_single_longer_seed_decides_nothing(monkeypatch):

@@ -62,8 +62,9 @@ def _row(parameter: Any) -> str:
 
 
 def _section(words: str, command: Any) -> str:
-    options = [each for each in command.params if each.param_type_name == "option"]
-    arguments = " ".join(each.metavar or each.name.upper() for each in command.params if each not in options)
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    options = [each for each in shown if each.param_type_name == "option"]
+    arguments = " ".join(each.metavar or each.name.upper() for each in shown if each not in options)
     text = inspect.cleandoc(command.help or "").split("\f")[0].strip()
     lines = [f"## repflow {words}", "", f"`repflow {words}{f' {arguments}' if arguments else ''}`", "", text, ""]
     groups: dict[str, list[Any]] = {}

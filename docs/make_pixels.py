@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import LEVEL, Band, bracketed, nested_difference
+from repflow.core.intervals import LEVEL, bracketed
 from repflow.papers.pixels import CLEAN, TABLE1, TABLE3, asymmetry_band, attack_rates, bounds, drops, ends, windows
-from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, uneven_ends, variants
+from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, variants
 from tools.pixels.answers import (
     ATTACK_WORDS,
     ATTACKED,
@@ -31,7 +31,6 @@ from tools.pixels.answers import (
     differences_table,
     ends_table,
     everywhere_table,
-    ordered,
     points,
     short,
     successes,
@@ -45,11 +44,19 @@ from tools.pixels.claims import (
     PUBLISHED,
     SEEDS,
     SIZES,
-    USUAL,
     Kind,
     Study,
-    above,
     read_study,
+)
+from tools.pixels.longer import (
+    LONGER,
+    Longer,
+    accuracies,
+    changed,
+    epochs_table,
+    judged_again,
+    sentences,
+    trained_longer,
 )
 from tools.pixels.run import KINDS, LONG, STRONG
 
@@ -65,7 +72,6 @@ BAR = 20.0
 
 PHASES = ("seeds", "extension-seeds")
 """Models of core and extension; those of LONGER are trained longer."""
-LONGER = ("long",)
 
 
 def whole(phases: Sequence[str] = PHASES) -> list[tuple[Study, Variant]]:
@@ -214,36 +220,36 @@ def printed(paper: Mapping[str, Mapping[str, float]]) -> str:
 
 def relative() -> str:
     """Relative drops of the last and the first 32 tokens, as the paper's text has them of Mamba."""
-    known = {_kind_of(one): (study, one) for study, one in whole()}
     said = []
     for kind in (PUBLISHED, MAMBA):
-        if kind in known:
-            study, one = known[kind]
-            clean = study.result["clean_accuracy"][list(one.cells)].mean()
-            lost = drops(study.result)[list(one.cells), study.place("normal")].mean(0) / clean
-            first, last = ends(study.result)[study.size(32)]
-            said.append(
-                f"{100 * lost[last]:.1f} % and {100 * lost[first] + 0.0:.1f} % with the {kind[2]} initialisation"
-            )
-    stated = "81.24 % and 2.30 %"
-    return f"{stated} as printed" + (f", ours {', '.join(said)}" if said else "")
+        ours = []
+        for study, one in [*whole(), *whole(LONGER)]:
+            if _kind_of(one) == kind:
+                clean = study.result["clean_accuracy"][list(one.cells)].mean()
+                lost = drops(study.result)[list(one.cells), study.place("normal")].mean(0) / clean
+                first, last = ends(study.result)[study.size(32)]
+                numbers = f"{100 * lost[last]:.1f} % and {100 * lost[first] + 0.0:.1f} %"
+                ours.append(f"{numbers} after {study.epochs(kind)} epochs")
+        said += [f"with the {kind[2]} initialisation {', '.join(ours)}"] if ours else []
+    return "81.24 % and 2.30 % as printed" + "".join(f"; ours {words}" for words in said)
 
 
 def answered() -> str:
     """The questions of the page in a sentence or two each, from the numbers below."""
-    return answers(read_study(NUMBERS, CIFAR), longer())
+    known = trained_longer(NUMBERS, CIFAR)
+    return answers(read_study(NUMBERS, CIFAR), None if known is None else sentences(known))
 
 
-def of_study(make: Callable[[Study], tuple[list[str], list[list[str]]]]) -> str:
+def of_study(make: Callable[[Study], tuple[list[str], list[list[str]]]], phases: Sequence[str] = PHASES) -> str:
     """A table of the models that have all their seeds."""
-    study = read_study(NUMBERS, CIFAR)
+    study = read_study(NUMBERS, CIFAR, phases)
     return NOTHING if study is None else table(*make(study))
 
 
 def in_short() -> str:
     """The first finding."""
     study = read_study(NUMBERS, CIFAR)
-    return NOTHING if study is None else short(study)
+    return NOTHING if study is None else short(study, read_study(NUMBERS, CIFAR, LONGER))
 
 
 def claims(chosen: Any) -> str:
@@ -321,99 +327,24 @@ def rates() -> str:
     return table(["row", "initialisation", *(f"rate {rate:g}" for rate in heads)], lines)
 
 
-def trained_longer() -> tuple[Study, Study, list[Kind]] | None:
-    """The seeds, longer training, and the models that both have whole."""
-    before, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, LONGER)
-    if before is None or long is None:
-        return None
-    both = [kind for kind in LONG if before.variant(kind) is not None and long.variant(kind) is not None]
-    return (before, long, both) if both else None
-
-
-def grown(before: Study, long: Study, kind: Kind, replacement: str) -> Band:
-    """Asymmetry of a model after longer training less that before, of 32 tokens, for other seeds and images."""
-    values = []
-    for study in (long, before):
-        variant = study.variant(kind)
-        assert variant is not None
-        values.append(uneven_ends(study.result, variant, study.size(SIZES[0]), study.place(replacement)))
-    return nested_difference(values[0], values[1], long.result.provenance["pixels"]["images_replaced"])
-
-
-def epochs() -> str:
-    """Accuracy and asymmetry after longer training, and how much more asymmetry that is."""
-    known = trained_longer()
-    if known is None:
-        return NOTHING
-    before, long, both = known
-    rows = []
-    for kind in both:
-        cells = [
-            f"{100 * study.result['test_accuracy'][study.cells(kind)].mean():.1f} after {study.epochs(kind)}"
-            for study in (before, long)
-        ]
-        bands = [long.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
-        more = [grown(before, long, kind, name) for name in USUAL]
-        rows.append([FORMS[kind], ", ".join(cells), *map(points, bands), *map(points, more)])
-    heads = [
-        "model",
-        "accuracy (%), epochs",
-        *(f"{name}" for name in USUAL),
-        *(f"{name}, more than before" for name in USUAL),
-    ]
-    return table(heads, rows)
+def of_longer(make: Callable[[Longer], tuple[list[str], list[list[str]]]]) -> str:
+    """A table of models of both trainings."""
+    known = trained_longer(NUMBERS, CIFAR)
+    return NOTHING if known is None else table(*make(known))
 
 
 def reached() -> str:
     """Accuracy after longer training beside the paper's."""
-    said = []
-    for study, one in whole(LONGER):
-        kind = _kind_of(one)
-        if kind[0] in CLEAN and kind[1] == "row":
-            ours = 100 * study.result["test_accuracy"][list(one.cells)].mean()
-            said.append(f"{FORMS[kind]} {ours:.1f} ({100 * CLEAN[kind[0]]:.1f})")
-    return ", ".join(said) or NOTHING
+    long = read_study(NUMBERS, CIFAR, LONGER)
+    return NOTHING if long is None else accuracies(long)
 
 
-def long_claims() -> str:
-    """The paper's statements, judged by models that are trained longer."""
-    known = trained_longer()
-    if known is None:
-        return NOTHING
-    before, long, both = known
-    rows = []
-    for claim in (*PAPER_CLAIMS, OWN_CLAIMS[0]):
-        word, numbers = claim.verdict(long)
-        if numbers != NOT_KNOWN:
-            was, then = claim.verdict(before)
-            rows.append([claim.text, "–" if then == NOT_KNOWN else was, f"**{word}**", numbers])
-    few, many = before.epochs(*both), long.epochs(*both)
-    return table(["claim", f"{few} epochs", f"{many} epochs", f"points, {many} epochs"], rows)
-
-
-def longer() -> tuple[str, list[str]] | None:
-    """What longer training changes, in sentences; None where it was not run."""
-    known = trained_longer()
-    if known is None:
-        return None
-    before, long, both = known
-    said = []
-    for name in USUAL:
-        sides: dict[str, list[str]] = {"shown to rise in": [], "shown to fall in": [], "open in": []}
-        for kind in both:
-            band = grown(before, long, kind, name)
-            side = {True: "shown to rise in", False: "shown to fall in", None: "open in"}[above(band)]
-            sides[side].append(FORMS[kind] if above(band) is None else f"{FORMS[kind]} {points(band)}")
-        if len(sides["open in"]) == len(both):
-            sides["open in"] = [f"all {len(both)}"]
-        words = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
-        said.append(f"with {PLAIN[name]} {words}")
-    said += [f"after {long.epochs(*both)} epochs, {words}" for words in ordered(long)]
-    head = (
-        f"{long.epochs(*both)} epochs in place of {before.epochs(*both)}, the asymmetry of {SIZES[0]} tokens, models "
-        f"with three seeds at both ({len(both)} of {len(LONG)}):"
-    )
-    return head, said
+RATED: dict[str, tuple[Kind, Kind]] = {
+    NAMES[PUBLISHED]: (PUBLISHED, PUBLISHED),
+    NAMES[MAMBA]: (MAMBA, MAMBA),
+    **{NAMES[row, "row", "right"]: ((row, "row", "published"), (row, "row", "right")) for row in PRINTED[1:]},
+}
+"""Models of the recipes, and those of the seeds that they are compared with."""
 
 
 def rate_models() -> str:
@@ -422,16 +353,10 @@ def rate_models() -> str:
     if usual is None or paper is None:
         return NOTHING
     rows = []
-    for row, name in (
-        ("mamba", "Mamba with the published initialisation"),
-        ("rwkv", "RWKV"),
-        ("h3", "H3"),
-        ("transformer", "Transformer"),
-    ):
-        recipe: Kind = (row, "row", "published")
-        own = recipe if row == "mamba" else (row, "row", "right")
+    for name, (recipe, own) in RATED.items():
         if paper.variant(recipe) is None or usual.variant(own) is None:
             continue
+        more = [changed((paper, recipe), (usual, own), word) for word in ("normal", "data")]
         for study, kind in ((paper, recipe), (usual, own)):
             cells = study.cells(kind)
             rate = study.result.provenance["cells"][cells[0]]["rate"]
@@ -442,8 +367,10 @@ def rate_models() -> str:
                 for tokens in SIZES
             ]
             accuracy = 100 * study.result["test_accuracy"][cells].mean()
-            rows.append([name, f"{rate:g}", f"{accuracy:.1f}", f"{100 * lost:.1f}", *map(points, bands)])
+            numbers = [f"{accuracy:.1f}", f"{100 * lost:.1f}", *map(points, bands)]
+            rows.append([name, f"{rate:g}", *numbers, *(map(points, more) if study is usual else ("", ""))])
     heads = [f"{word}, {tokens} tokens" for word in ("normal", "data") for tokens in SIZES]
+    heads += [f"{word}, {SIZES[0]} tokens, more than above" for word in ("normal", "data")]
     return table(["model", "rate", "accuracy (%)", "a window costs, normal", *heads], rows) if rows else NOTHING
 
 
@@ -613,9 +540,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "recipes_done": recipes_done,
     "relative": relative,
     "statements": statements,
-    "epochs": epochs,
+    "epochs": partial(of_longer, epochs_table),
+    "shown_longer": partial(of_study, ends_table, LONGER),
     "reached": reached,
-    "long_claims": long_claims,
+    "long_claims": partial(of_longer, judged_again),
     "strong": strong,
     "speed": speed,
     "commands": commands,

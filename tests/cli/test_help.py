@@ -123,6 +123,12 @@ def test_help_names_every_field_with_its_text(cli, monkeypatch):
             assert field.metadata["help"] in text
 
 
+def test_help_leaves_out_what_a_command_refuses(cli):
+    text = cli("attack", "--help-all").out
+    assert "--regions" in text
+    assert not {"--text", "--length", "--scan", "--init", "--tokenizer"} & set(text.split())
+
+
 LINES = 45
 """A screen: of 80 columns."""
 

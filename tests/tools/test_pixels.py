@@ -35,6 +35,7 @@ from tools.pixels.answers import (
 )
 from tools.pixels.attacks import RATES
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
+from tools.pixels.longer import sentences, trained_longer
 
 WINDOWS = [f"{at}:{at + 32}" for at in range(0, 1024, 32)]
 REGIONS = list(dict.fromkeys([*WINDOWS, *PAPER["recency-table1"], *PAPER["recency-table3"]]))
@@ -249,6 +250,35 @@ def test_the_pages_first_tables_say_what_is_shown():
     alone = read_study(numbers(kinds=[claims.MAMBA]))
     assert [row[0] for row in ends_table(alone)[1]] == ["Mamba"]
     assert differences_table(alone)[1] == []
+
+
+def test_a_hole_that_moves_to_the_class_token_is_said():
+    """Where the ends alone cost alike, tokens around a class token in the middle may cost more."""
+    known = numbers()
+    assert "tokens 480:576, around the class token, cost more than the last 96" in answers(read_study(known))
+    place = REGIONS.index("480:576")
+    for cell in known["cifar10-extension-seeds"]["cells"]:
+        if cell["row"] == "mamba+both+middle":
+            for lost in cell["accuracy"][:1]:  # N(0, 1) noise
+                lost[place] -= 0.2
+    moved = answers(read_study(known)).partition("around the class token")[2].partition("\n")[0]
+    assert re.search(r"is shown with N\(0, 1\) noise \+(19|20|21)\.\d \[", moved)
+    assert "open with noise like the data" in moved
+
+
+def test_the_reach_of_a_state_that_no_answer_is_read_from_predicts_nothing():
+    known = numbers()
+    for cell in known["cifar10-extension-seeds"]["cells"]:
+        if cell["row"] == "mamba+mean":
+            cell["half_reach"] = 1e-3  # would turn the correlation
+    study = read_study(known)
+    few = study.comparable("reach")
+    assert len(study.comparable("reach", unread=True)) == len(few) + 3
+    without = read_study(numbers(kinds={kind for part in run.KINDS.values() for kind in part} - {claims.MEAN}))
+    bands = [one.predicted(0.95, by="reach", replacement="normal") for one in (study, without)]
+    assert bands[0].mean == bands[1].mean
+    assert study.predicted(0.95, by="reach", replacement="normal", unread=True).mean > bands[0].mean
+    assert "With Mamba with a mean over tokens, whose half reach is of a state that it does not" in answers(study)
 
 
 def test_a_table_names_the_size_that_is_shown_alone():
@@ -507,12 +537,12 @@ def longer(seeds=3, **options):
 
 def test_longer_training_is_judged_beside_the_seeds(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer())
-    rows = {row[0]: row[1:] for row in cells_of(make_pixels.epochs())}
+    rows = {row[0]: row[1:] for row in cells_of(make_pixels.PARTS["epochs"]())}
     assert set(rows) == {FORMS[kind] for kind in run.LONG}
     assert rows["Mamba"][0] == "60.0 after 30, 60.0 after 300"
     assert rows["Mamba"][1].startswith("+29.")
     assert all(value.startswith(("+0.0 [-", "-0.0 [-")) for value in rows["Mamba"][4:])
-    judged = make_pixels.long_claims()
+    judged = make_pixels.PARTS["long_claims"]()
     assert "| 30 epochs | 300 epochs |" in judged
     assert "holds | **holds**" in judged
     assert "Mamba trained on reversed images" in judged
@@ -523,6 +553,10 @@ def test_longer_training_is_judged_beside_the_seeds(monkeypatch):
     assert "With N(0, 1) noise open in all 7" in said
     assert "After 300 epochs, Mamba, N(0, 1) noise on 32 tokens: the end's part +29." in said
     assert "what longer training than is shown here would change is open" in said
+    assert "Models of both orders, 480 tokens: Mamba +30.0 [" in said
+    assert "After 300 epochs, models of both orders, 480 tokens: Mamba +30.0 [" in said
+    assert "Of 4 of these rows after 300 epochs, noise does in 4 (before in 4)" in make_pixels.in_short()
+    assert "Mamba | 60.0 | **yes** +2" in make_pixels.PARTS["shown_longer"]()
     assert "longer training of" not in make_pixels.left()
     assert make_pixels.reached().startswith("Mamba 60.0 (67.4), Mamba with the published initialisation 60.0 (67.4)")
     printed = [row[:2] for row in cells_of(make_pixels.printed(make_pixels.TABLE1))]
@@ -537,7 +571,7 @@ def cells_of(shown):
 
 def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer(hole=-1.0))
-    _, said = make_pixels.longer()
+    _, said = sentences(trained_longer(make_pixels.NUMBERS, "cifar10"))
     assert "shown to rise in Transformer +1" in said[0]
     assert "shown to fall in Mamba -58" in said[0]
     known = longer()
@@ -545,7 +579,9 @@ def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
         phase["facts"]["attack_regions"] = ATTACKED
     few = {**known, "cifar10-seeds": numbers(few=None)["cifar10-seeds"]}
     monkeypatch.setattr(make_pixels, "NUMBERS", few)
-    line = next(row for row in cells_of(make_pixels.long_claims()) if row[0].startswith("Mamba: attacks with fewer"))
+    line = next(
+        row for row in cells_of(make_pixels.PARTS["long_claims"]()) if row[0].startswith("Mamba: attacks with fewer")
+    )
     assert line[1:3] == ["–", "**holds**"]  # was not asked before: nothing has changed
     line = next(row for row in cells_of(make_pixels.claims(PAPER_CLAIMS)) if row[0] == line[0])
     assert line[2] == "**holds**"
@@ -555,15 +591,15 @@ def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
 def test_a_single_longer_seed_decides_nothing(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer(seeds=1))
     whole = ["Mamba", "Mamba with the published initialisation", "Mamba, reversed images"]
-    assert [row[0] for row in cells_of(make_pixels.epochs())] == whole
+    assert [row[0] for row in cells_of(make_pixels.PARTS["epochs"]())] == whole
     assert "three seeds at both (3 of 7)" in make_pixels.answered()
     rest = "`transformer` (1 of 3), `h3` (1 of 3), `rwkv` (1 of 3), `transformer` in reversed order (1 of 3)"
     assert f"longer training of {rest}" in make_pixels.left()
     alone = longer()
     alone["cifar10-long"]["cells"] = [cell for cell in alone["cifar10-long"]["cells"] if cell["seed"] == 0]
     monkeypatch.setattr(make_pixels, "NUMBERS", alone)
-    assert make_pixels.epochs() == make_pixels.long_claims() == "Not run yet."
-    assert make_pixels.longer() is None
+    assert make_pixels.PARTS["epochs"]() == make_pixels.PARTS["long_claims"]() == "Not run yet."
+    assert trained_longer(alone, "cifar10") is None
 
 
 def test_recipes_stand_beside_the_seeds_where_they_are(monkeypatch):
@@ -576,6 +612,8 @@ def test_recipes_stand_beside_the_seeds_where_they_are(monkeypatch):
     recipes = {**known["cifar10-seeds"], "finished": False, "models": 15, "cells": cells}
     monkeypatch.setattr(make_pixels, "NUMBERS", {**known, "cifar10-recipes": recipes})
     rows = cells_of(make_pixels.rate_models())
+    assert len(rows[0]) == len(rows[1]) - 2
+    assert re.match(r"[+-]0\.\d \[", rows[1][-1])
     assert [row[:2] for row in rows] == [
         [name, rate] for name in ("RWKV", "Transformer") for rate in ("0.0001", "0.001")
     ]
@@ -609,9 +647,10 @@ def test_relative_drops_are_of_accuracy_as_images_are(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", numbers())
     # Mamba loses 0.2 + 0.3 (place − 0.5) of 0.6
     said = make_pixels.relative()
-    assert said.startswith("81.24 % and 2.30 % as printed, ours 7")
-    assert said.endswith("% with the right initialisation")
-    last, first = (float(word) for word in re.findall(r"[-\d.]+(?= %)", said)[-2:])
+    assert said.startswith("81.24 % and 2.30 % as printed; ours with the published initialisation 7")
+    right = said.partition("; ours with the right initialisation ")[2]
+    assert right.endswith(" after 30 epochs")
+    last, first = (float(word) for word in re.findall(r"[-\d.]+(?= %)", right))
     assert last == pytest.approx(100 * (0.2 + 0.3 * (1008 / 1024 - 0.5)) / 0.6, abs=1.5)
     assert first == pytest.approx(100 * (0.2 - 0.3 * (0.5 - 16 / 1024)) / 0.6, abs=1.5)
 

@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from repflow.core.intervals import LEVEL, Band, bracketed
-from repflow.papers.pixels import attack_difference, attack_places, attack_trials, drops, windows
+from repflow.core.intervals import LEVEL, Band, bracketed, student_interval
+from repflow.papers.pixels import attack_difference, attack_places, attack_trials, bounds, drops, ends, windows
 from repflow.papers.vulnerability import Variant, order_pairs, two_orders, uneven_ends
+from repflow.spec.corruption import scaled_region
 from tools.pixels.claims import (
     CLOSED,
     MAMBA,
@@ -102,19 +103,41 @@ def answers(study: Study | None, longer: str | tuple[str, list[str]] | None = No
     return "\n".join([*lines, "", _limits(study)])
 
 
-def short(study: Study) -> str:
-    """The first finding in a sentence."""
-    run = [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
-    counts = {
-        word: sum(all(above(_uneven(study, kind, word, size)) for size in SIZES) for kind in run)
-        for word in ("normal", "data", "other", "same")
-    }
-    return (
-        f"**In short:** N(0, 1) noise on the last {' and '.join(map(str, SIZES))} pixels is shown to cost more than on "
-        f"the first in {counts['normal']} of {len(run)} rows other than the Transformer, each at one learning rate; "
-        f"noise like the data in {counts['data']}, pixels of an image of another class in {counts['other']}, "
-        f"pixels of an image of the same class in {counts['same']}."
+def short(study: Study, long: Study | None = None) -> str:
+    """The first finding in a sentence, and how it is after longer training.
+
+    Args:
+        study: models with three seeds.
+        long: some of them trained longer; None where there are none.
+    """
+    run = _others(study)
+    counts = {word: len(_uneven_in(study, run, word)) for word in ("normal", "data", "other", "same")}
+    said = (
+        f"**In short:** after {study.epochs(*run)} epochs N(0, 1) noise on the last {' and '.join(map(str, SIZES))} "
+        f"pixels is shown to cost more than on the first in {counts['normal']} of {len(run)} rows other than the "
+        f"Transformer, each at one learning rate; noise like the data in {counts['data']}, pixels of an image of "
+        f"another class in {counts['other']}, pixels of an image of the same class in {counts['same']}."
     )
+    both = [] if long is None else [kind for kind in _others(long) if kind in run]
+    if long is None or not both:
+        return said
+    then = {word: [len(_uneven_in(one, both, word)) for one in (long, study)] for word in counts}
+    return (
+        f"{said} Of {len(both)} of these rows after {long.epochs(*both)} epochs, noise does in {then['normal'][0]} "
+        f"(before in {then['normal'][1]}), noise like the data in {then['data'][0]} ({then['data'][1]}), pixels of "
+        f"another class in {then['other'][0]} ({then['other'][1]}), of the same class in {then['same'][0]} "
+        f"({then['same'][1]})."
+    )
+
+
+def _others(study: Study) -> list[Kind]:
+    """Rows other than the Transformer that have all their seeds."""
+    return [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
+
+
+def _uneven_in(study: Study, kinds: Sequence[Kind], word: str) -> list[Kind]:
+    """Those of some models whose last tokens are shown to cost more than the first at both sizes."""
+    return [kind for kind in kinds if all(above(_uneven(study, kind, word, size)) for size in SIZES)]
 
 
 def ends_table(study: Study) -> tuple[list[str], list[list[str]]]:
@@ -172,11 +195,8 @@ def _replacements(study: Study) -> Sequence[str]:
 
 def _survive(study: Study) -> str:
     """In how many models the end is shown to cost more, by replacement; and in which the start."""
-    run = [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
-    counts = []
-    for word in _replacements(study):
-        sure = [kind for kind in run if all(above(_uneven(study, kind, word, size)) for size in SIZES)]
-        counts.append(f"{len(sure)} with {PLAIN[word]}")
+    run = _others(study)
+    counts = [f"{len(_uneven_in(study, run, word))} with {PLAIN[word]}" for word in _replacements(study)]
     names = [NAMES[kind] for kind in run]
     said = (
         f"of the {len(run)} row{'s' * (len(run) > 1)} other than the Transformer ({', '.join(names)}) the last "
@@ -241,7 +261,29 @@ def _closed(study: Study) -> tuple[str, list[str]]:
             continue
         less = _by_replacement(study, partial(_more, study, MAMBA, kind))
         said.append(f"{head}: {_margin(study, kind)}. That it is less than Mamba's is {less}")
+        said[-1] += _moved(study, kind) if place == "in the middle" else ""
     return f"Closed means an asymmetry within ± {100 * CLOSED:.0f} points. With two directions:", said
+
+
+def _moved(study: Study, kind: Kind) -> str:
+    """Whether tokens beside a class token in the middle cost more than the last: the ends alone are compared else."""
+    variant, places = study.variant(kind), [f"{start}:{end}" for start, end in bounds(study.result).tolist()]
+    tokens = study.size(SIZES[1])
+    middle = scaled_region("480:576", study.result.provenance["pixels"]["tokens"])  # Table 3's, in the middle
+    if variant is None or middle not in places:
+        return ""
+    _, last = ends(study.result)[tokens]
+    sides: dict[str, list[str]] = {"shown with": [], "shown not to be with": [], "open with": []}
+    for word in _replacements(study):
+        lost = drops(study.result)[list(variant.cells), study.place(word)]
+        band = student_interval(lost[:, places.index(middle)] - lost[:, last])
+        side = {True: "shown with", False: "shown not to be with", None: "open with"}[above(band)]
+        sides[side].append(f"{PLAIN[word]} {points(band)}")
+    words = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
+    return (
+        f". The ends alone say little here: that tokens {middle}, around the class token, cost more than the last "
+        f"{tokens} (over seeds on these images, looked at with the data in view) is {words}"
+    )
 
 
 def _margin(study: Study, kind: Kind) -> str:
@@ -285,13 +327,22 @@ def _attacked(study: Study) -> str | tuple[str, list[str]]:
     for regions, tokens in zip(ATTACKED, ATTACK_WORDS, strict=True):
         bands = {kind: study.attacks(LEVEL, kind=kind, regions=regions, above_pairs=False) for kind in NAMES}
         said.append(f"with {tokens} tokens {_sorted(bands)}")
-    turned = [
-        f"{_form(one)} {points(end)} the end's, {points(image)} the image's"
-        for one, other in order_pairs(study.result)
-        for end, image in [successes(study, one, other, ATTACKED[0])]
-    ]
-    said += [f"models of both orders, {ATTACK_WORDS[0]} tokens: {'; '.join(turned)}"] if turned else []
-    return "More often at the end than at the start, mean over targets:", said
+    turned = attacks_ordered(study)
+    apart = "; the end is the bottom of the image too, and models of both orders separate the two" if turned else ""
+    return f"More often at the end than at the start, mean over targets{apart}:", said + turned
+
+
+def attacks_ordered(study: Study) -> list[str]:
+    """What of the success of attacks is the end's and what is the image's, by number of tokens."""
+    said = []
+    for regions, tokens in zip(ATTACKED, ATTACK_WORDS, strict=True):
+        turned = [
+            f"{_form(one)} {points(end)} the end's, {points(image)} the image's"
+            for one, other in order_pairs(study.result)
+            for end, image in [successes(study, one, other, regions)]
+        ]
+        said += [f"models of both orders, {tokens} tokens: {'; '.join(turned)}"] if turned else []
+    return said
 
 
 def _sorted(bands: Mapping[Kind, Band]) -> str:
@@ -359,8 +410,8 @@ def _influence(study: Study) -> tuple[str, list[str]]:
         "from window to window of one model, the more influence, the more is lost",
         f"from model to model ({whom[0]}), the more influence the last window has over the first, the more its "
         "replacement costs beyond that of the first",
-        f"from model to model ({whom[1]}), the less far influence reaches by `repflow recency`, the more the last "
-        "window's replacement costs beyond that of the first",
+        f"from causal model to causal model ({whom[1]}), the less far influence reaches by `repflow recency`, the more "
+        "the last window's replacement costs beyond that of the first",
     )
     asked = [claim for claim in OWN_CLAIMS if claim.unit == "correlation"]
     said = []
@@ -371,6 +422,12 @@ def _influence(study: Study) -> tuple[str, list[str]]:
             side = {True: "shown", False: "shown not to be", None: "open"}[part.holds]
             sides[side].append(claim.shown(_plain(text), band))
         said.append(f"{head}: " + "; ".join(f"{word} {', '.join(own)}" for word, own in sides.items() if own))
+    unread = {study.kind_of(place) for place in study.comparable("reach", unread=True)} - kinds[1]
+    if unread:
+        names = ", ".join(FORMS.get(kind, kind[0]) for kind in sorted(unread))
+        bands = {word: study.predicted(LEVEL, by="reach", replacement=word, unread=True) for word in ("normal", "same")}
+        numbers = ", ".join(f"{claim.shown(f'with {PLAIN[word]}', band)}" for word, band in bands.items())
+        said[2] += f". With {names}, whose half reach is of a state that it does not answer from: {numbers}"
     others = [row for row, *_ in kinds[0] if not row.startswith("mamba")]
     value = float(study.predicted(LEVEL, by="influence", replacement="normal", without="mamba").mean)
     if np.isfinite(value):

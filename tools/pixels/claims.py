@@ -236,7 +236,9 @@ class Study:
         values = correlations(self.result).by_cell[list(variant.cells), self.place(replacement)]
         return correlation_band(values, level=level)
 
-    def predicted(self, level: float, *, by: str, replacement: str, without: str | None = None) -> Band:
+    def predicted(
+        self, level: float, *, by: str, replacement: str, without: str | None = None, unread: bool = False
+    ) -> Band:
         """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again.
 
         Args:
@@ -244,8 +246,9 @@ class Study:
             by: the number.
             replacement: what costs them.
             without: start of the rows that are left out.
+            unread: with the half reach of states that no answer is read from.
         """
-        known, mine = self.predictor(by), self.comparable(by)
+        known, mine = self.predictor(by), self.comparable(by, unread=unread)
         if without is not None:
             mine = np.array([place for place in mine if not self.kind_of(place)[0].startswith(without)], dtype=int)
         lost = self.result["asymmetry"][:, self.place(replacement), list(ends(self.result)).index(self.size(32))]
@@ -255,9 +258,16 @@ class Study:
         ranks = rank_correlation(known[mine], lost[mine], rows)
         return Band(*(np.array(value) for value in (ranks.value, ranks.low, ranks.high)))
 
-    def comparable(self, by: str) -> np.ndarray:
-        """Places of the models that have learned and that a number is known of."""
-        return np.flatnonzero(np.isfinite(self.predictor(by)) & self.learned)
+    def comparable(self, by: str, *, unread: bool = False) -> np.ndarray:
+        """Places of the models that have learned and that a number is known of.
+
+        The half reach is of the state of the last token, from which a model with a mean over tokens does not answer: it
+        counts only if `unread`.
+        """
+        known = np.isfinite(self.predictor(by)) & self.learned
+        cells = self.result.provenance["cells"]
+        read = [by != "reach" or unread or "mean" not in cell["row"].split("+") for cell in cells]
+        return np.flatnonzero(known & np.array(read))
 
     def kind_of(self, place: int) -> Kind:
         """Of one model, whatever its seed."""
@@ -598,7 +608,9 @@ def _own() -> Iterator[Claim]:
     )
     yield Claim(
         "Causal models whose influence reaches less far (repflow recency) have more of it.",
-        "rank correlation of half reach and asymmetry over models of three seeds below 0, models drawn again",
+        "rank correlation of half reach and asymmetry over models of three seeds below 0, models drawn again; those "
+        "with a mean over tokens, which do not answer from the state whose half reach is known, were left out with "
+        "the data in view",
         partial(_predicted, by="reach", judge=_below),
         "correlation",
     )

@@ -73,7 +73,7 @@ LONG: tuple[Kind, ...] = (
     ("transformer", "reversed", "right"),
 )
 """Trained longer than all others, to see whether the order of models and what they lose stay; two of them in both
-orders of pixels, so that the end of the sequence and the bottom of the image are told apart."""
+orders of pixels, which separates the end of the sequence from the bottom of the image."""
 STRONG = "s4d+mean+dropout+inside+mirror:4:128:row:right:0.01:0"
 RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
 MORE_RATES = {"rwkv": (0.03,)}

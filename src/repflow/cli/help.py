@@ -88,7 +88,7 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Groups of options, a line or two each; without the rare ones unless all are asked for."""
-        params = self.get_params(ctx)
+        params = [parameter for parameter in self.get_params(ctx) if not getattr(parameter, "hidden", False)]
         rare = [parameter for parameter in params if _is_rare(parameter)]
         if sum(map(_is_option, params)) <= FEW or ctx.meta.get(ALL):
             rare = []

@@ -189,7 +189,8 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
         default_shown = ", ".join(map(str, factory())) or False
     names = (flag, *field.metadata.get("aliases", ()))
     help = escape(field.metadata["help"])
-    option: Any = typer.Option(*names, help=help, show_default=default_shown, rich_help_panel=panel(field.name))
+    look: Any = {"show_default": default_shown, "rich_help_panel": panel(field.name)}
+    option: Any = typer.Option(*names, help=help, hidden=field.metadata.get("hidden", False), **look)
     if field.name == "task":
         option.autocompletion = complete_task
         option.callback = _typed

@@ -667,6 +667,12 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --task text", "--task auto or pixels"),
         ("corrupt FOLDER --images drawn:8 --text nowhere.txt", "--text for"),
         ("attack FOLDER --images drawn:8 --length 64", "no options of prompts, which this model does not read"),
+        ("corrupt FOLDER --images drawn:8 --scan reference", "--scan for"),
+        (
+            "attack FOLDER --images drawn:8 --tokenizer words",
+            "no options of language models, which this model does not",
+        ),
+        ("attack FOLDER --images drawn:8 --init-seed 3", "--init-seed for"),
     ],
 )
 def test_refused(words, said, folder, tmp_path):

@@ -14,16 +14,14 @@ from repflow.core.errors import InputError, teach
 from repflow.interventions.corruption import Sequences, fill
 from repflow.models.classifier import Classifier, load_classifier
 from repflow.spec.corruption import AIMED, TARGET, Region
-from repflow.studies.corrupt.config import counted, refuse_set
-from repflow.studies.engine.parts import Prompting
+from repflow.studies.corrupt.config import ALSO_OF_IMAGES, OF_CLASSIFIERS, counted, refuse_set
+from repflow.studies.engine.parts import OneModel, Prompting
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 
 TOKENS = 1 << 18
 """Tokens of a batch on a GPU, an eighth of it on a CPU."""
 NO_CLASS = -1
 """What a classifier names whose logits are not finite: no class, which is never right."""
-ALSO_OF_IMAGES = {"task", "seed", "samples"}
-"""Options of prompts that choose images too."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,9 @@ def open_subject(config: Any, given: Any = None) -> Subject:
     if config.init != "trained" or config.ablate:
         got = f"init {config.init}, ablate {config.ablate}"
         raise InputError(teach("a classifier as it was trained", got, "leave --init and --ablate out"))
-    refuse_set(config, Prompting, "prompts", f"{config.model or 'a network'}, a classifier of images", ALSO_OF_IMAGES)
+    read = f"{config.model or 'a network'}, a classifier of images"
+    refuse_set(config, Prompting, "prompts", read, ALSO_OF_IMAGES)
+    refuse_set(config, OneModel, "language models", read, OF_CLASSIFIERS)
     extra = {"dtype": config.dtype} if config.dtype else {}
     options = {"device": config.device, **extra}
     classifier = Classifier(given) if given is not None else load_classifier(config.model, **options)

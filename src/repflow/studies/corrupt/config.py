@@ -28,10 +28,15 @@ from repflow.studies.engine.parts import (
     defaults,
     listed,
     option,
+    unread,
     words,
 )
 
 AUTO = "auto"
+ALSO_OF_IMAGES = {"task", "seed", "samples"}
+"""Options of prompts that choose images too."""
+OF_CLASSIFIERS = {"model", "device", "dtype", "allow_float16"}
+"""Options of loading a language model that load a classifier too."""
 REGIONS = ("windows", "first:32", "last:32")
 IMAGES, PROMPTS = 256, 32
 """Read unless a request says how many: text is read a hundred times over by default, and takes a CPU long."""
@@ -93,6 +98,7 @@ class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
         "task": "auto (images for a classifier, else kvpr), pixels, text, random, kvpr, mdqa or FILE.jsonl",
         "samples": f"test images, or prompts; default {IMAGES} images, {PROMPTS} prompts",
         "batch_size": "images or prompts per forward pass; default by length",
+        "seed": "seed of drawn images, of prompts, and of what replaces tokens",
     },
     task=AUTO,
     samples=None,  # left open until it is known whether images or text are read
@@ -112,6 +118,7 @@ class CorruptConfig(Replacing, Corrupted):
         "task": "auto or pixels: attacks are on images",
         "samples": f"test images; default {IMAGES}",
         "batch_size": "images per forward pass; default by length",
+        "seed": "seed of drawn images, and of which images lend their pixels",
     },
     task=AUTO,
     samples=None,  # left open until it is known whether images or text are read
@@ -121,6 +128,8 @@ class CorruptConfig(Replacing, Corrupted):
         "separated; default paper"
     ),
 )
+@unread(*(entry.name for entry in fields(Prompting) if entry.name not in ALSO_OF_IMAGES))
+@unread(*(entry.name for entry in fields(OneModel) if entry.name not in OF_CLASSIFIERS))
 class AttackConfig(Targets, Corrupted):
     """What to attack; the fields are the command line's options and the `config` of the Result."""
 
@@ -196,7 +205,7 @@ def refuse_set(config: Corrupted, part: type, what: str, model: str, taken: Coll
     Args:
         config: the request.
         part: has these options.
-        what: they are of, prompts or images.
+        what: they are of: prompts, images or language models.
         model: in words.
         taken: those of them that mean something all the same.
     """

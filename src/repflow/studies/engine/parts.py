@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A field with its help text; more metadata: `flag`, `aliases`, `shown`, `parser` (`repflow.cli.options`)."""
+    """A field with its help text; `repflow.cli.options` reads `flag`, `aliases`, `shown`, `parser`, `hidden` too."""
     return field(default=default, metadata={"help": help, **metadata})
 
 
@@ -53,8 +53,7 @@ def defaults(helps: dict[str, str] | None = None, /, **values: Any) -> Callable[
 
     def change(cls: type[C]) -> type[C]:
         for name in {**(helps or {}), **values}:
-            base = next(b for b in cls.__mro__ if name in b.__dict__.get("__dataclass_fields__", {}))
-            inherited: Field[Any] = base.__dict__["__dataclass_fields__"][name]
+            inherited = _inherited(cls, name)
             option_field = values.get(name, inherited.default)
             if not isinstance(option_field, Field):
                 factory = inherited.default_factory if name not in values else MISSING
@@ -68,6 +67,38 @@ def defaults(helps: dict[str, str] | None = None, /, **values: Any) -> Callable[
             open_now = values.get(name, ...) is None and "None" not in str(inherited.type)
             cls.__annotations__[name] = f"{inherited.type} | None" if open_now else inherited.type
             setattr(cls, name, option_field)
+        return cls
+
+    return change
+
+
+def _inherited(cls: type, name: str) -> Field[Any]:
+    """A field as the nearest base has it: of a class that is no dataclass yet."""
+    base = next(b for b in cls.__mro__ if name in b.__dict__.get("__dataclass_fields__", {}))
+    inherited: Field[Any] = base.__dict__["__dataclass_fields__"][name]
+    return inherited
+
+
+def unread(*names: str) -> Callable[[type[C]], type[C]]:
+    """Inherited fields that a study refuses, left out of its help; put it below `@dataclass`.
+
+    They stay options, so that whoever sets one learns why it means nothing here.
+
+    >>> @dataclass
+    ... @unread("seed")
+    ... class Fixed(Seed):
+    ...     pass
+    >>> Fixed(), Fixed.__dataclass_fields__["seed"].metadata["hidden"]
+    (Fixed(seed=0), True)
+    """
+
+    def change(cls: type[C]) -> type[C]:
+        for name in names:
+            inherited = _inherited(cls, name)
+            both = {"default": inherited.default, "default_factory": inherited.default_factory}
+            start: Any = {key: value for key, value in both.items() if value is not MISSING}
+            cls.__annotations__[name] = inherited.type
+            setattr(cls, name, field(**start, metadata={**inherited.metadata, "hidden": True}))
         return cls
 
     return change

@@ -7,7 +7,7 @@ seen, too: noise of the data's own mean and spread, and pixels of another image 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -169,26 +169,31 @@ def _interval(low: float, high: float, seeds: int) -> str:
 
 
 def _table1() -> Iterator[Statement]:
-    """Ends of 32 and 96 tokens."""
+    """Ends of 32 and 96 tokens, of which the paper prints relative drops."""
     for at, tokens in ((0, 32), (2, 96)):
-        yield from _models(tokens, lambda row, at=at: (RELATIVE1[row][at], RELATIVE1[row][at + 1]), "Table 1")
+
+        def relative(row: str, at: int = at) -> str:
+            last, first = RELATIVE1[row][at], RELATIVE1[row][at + 1]
+            return f"relative drops of {last:.2f} % at the end and {first:.2f} % at the start"
+
+        yield from _models(tokens, relative, "Table 1")
 
 
 def _table3() -> Iterator[Statement]:
-    """Ends of 10 and 256 tokens."""
+    """Ends of 10 and 256 tokens, of which the paper prints accuracies."""
     for tokens, last, first in ((10, "1014:1024", "0:10"), (256, "768:1024", "0:256")):
 
-        def relative(row: str, last: str = last, first: str = first) -> tuple[float, float]:
-            lost = [100 * (CLEAN[row] - TABLE3[row][region]) / CLEAN[row] for region in (last, first)]
-            return lost[0], lost[1]
+        def accuracies(row: str, last: str = last, first: str = first) -> str:
+            left = f"accuracy {TABLE3[row][last]:.3f} at the end and {TABLE3[row][first]:.3f} at the start"
+            return f"{left}, of {CLEAN[row]:.3f}"
 
-        yield from _models(tokens, relative, "Table 3")
+        yield from _models(tokens, accuracies, "Table 3")
 
 
-def _models(tokens: int, printed: Any, source: str) -> Iterator[Statement]:
+def _models(tokens: int, printed: Callable[[str], str], source: str) -> Iterator[Statement]:
     """The ends of one size: every model under noise, the SSMs under controls, Mamba with its right initialisation."""
     for row in ROWS:
-        said = "relative drops of {:.2f} % at the end and {:.2f} % at the start".format(*printed(row))
+        said = printed(row)
         if row not in SSMS:
             what = f"{NAMES[row]}, {tokens} tokens: the end costs no more than the start"
             yield Statement(what, said, source, (KEY,), partial(_ends, row=row, tokens=tokens, kind="normal", sign=-1))

@@ -139,7 +139,7 @@ STUDIES = (
         "corrupt",
         "repflow.studies.corrupt.study",
         command="corrupt",
-        line="replace parts of what a model reads: what hangs on them?",
+        line="replace parts of what a model reads: what depends on them?",
         examples=(
             "repflow corrupt models/classifier --images cifar-10/ --regions windows:32,992:1024 --replace normal,same",
             "repflow corrupt zoo:mamba2 zoo:gpt-neox --length 256 --samples 16 --regions first:16,middle:16,last:16",
@@ -184,7 +184,7 @@ STUDIES = (
         "pixels",
         "repflow.studies.pixels.study",
         command="pixels",
-        line="train classifiers of pixels, and see what their answers hang on",
+        line="train classifiers of pixels, and see what their answers depend on",
         panel=PAPERS,
         examples=(
             "repflow pixels --rows mamba,transformer --images drawn:16 --dry-run    what it costs",

@@ -107,7 +107,7 @@ def test_a_model_that_reads_the_last_token_alone(monkeypatch):
     monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
     result = measured(draws=3)
     assert float(result["clean_accuracy"]) == 1
-    assert (result["accuracy"][:, 0] == 1).all()  # nothing hangs on the first row
+    assert (result["accuracy"][:, 0] == 1).all()  # nothing depends on the first row
     by = dict(zip(result.provenance["replacements"], result["accuracy"][:, 1], strict=True))
     assert by["same"] == 1
     assert by["other"] == 0

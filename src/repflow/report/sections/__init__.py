@@ -49,7 +49,7 @@ SECTIONS = (
     ),
     Row(
         "corruption",
-        "What the answer hangs on",
+        "What the answer depends on",
         "repflow.report.sections.images.corruption",
         ("corrupt", "attack"),
     ),
@@ -59,7 +59,7 @@ SECTIONS = (
     Row("twins", "Architecture or training", "twin"),
     Row("training", "Through training", "history", ("training",)),
     Row("recall", "What small models look up", "repflow.report.sections.laboratory.recall", ("recall",)),
-    Row("pixels", "What classifiers of pixels hang on", "repflow.report.sections.laboratory.pixels", ("pixels",)),
+    Row("pixels", "What classifiers of pixels depend on", "repflow.report.sections.laboratory.pixels", ("pixels",)),
     Row(
         "architecture",
         "What language models learn of a text",

@@ -1,4 +1,4 @@
-"""Corrupt: how much does a model's answer hang on each part of what it reads?"""
+"""Corrupt: how much does a model's answer depend on each part of what it reads?"""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _tokens(config: Corrupted) -> int:
 
 
 class Corrupt(ImageStudy):
-    """How much does a model's answer hang on each part of what it reads?"""
+    """How much does a model's answer depend on each part of what it reads?"""
 
     name = "corrupt"
     config = CorruptConfig

@@ -1,1 +1,1 @@
-"""Pixels: classifiers trained on images as sequences, and what their answers hang on."""
+"""Pixels: classifiers trained on images as sequences, and what their answers depend on."""

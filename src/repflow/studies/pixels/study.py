@@ -1,4 +1,4 @@
-"""Pixels: what do the answers of classifiers hang on, and is that the recency of state-space models?"""
+"""Pixels: what do the answers of classifiers depend on, and is that the recency of state-space models?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ = 1 << 25
 
 
 class Pixels(Laboratory[PixelsConfig]):
-    """Train a grid of classifiers on images as sequences, and see what their answers hang on."""
+    """Train a grid of classifiers on images as sequences, and see what their answers depend on."""
 
     name = "pixels"
     config = PixelsConfig

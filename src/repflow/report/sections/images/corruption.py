@@ -30,7 +30,7 @@ ABOUT = {
     "random": "random tokens",
 }
 IMAGES, TEXT = "images", "text"
-TITLES = {IMAGES: "What hangs on each part of an image?", TEXT: "What hangs on each part of a prompt?"}
+TITLES = {IMAGES: "How much depends on each part of an image?", TEXT: "How much depends on each part of a prompt?"}
 WORDS = {IMAGES: "accuracy (%)", TEXT: "change of the answer's log-odds"}
 
 
@@ -219,7 +219,7 @@ def _facts(runs: Sequence[StoredRun], kind: str) -> list[Card]:
     basis, target = _basis(run), f"corruption-{kind}"
     if kind == TEXT:
         text = f"change of the answer's log-odds in {run.label} with {low.region} replaced by {ABOUT.get(name, name)}"
-        return [Card("Most hangs on", f"{low.left.value:.1f}", text, basis, target)]
+        return [Card("Depends most on", f"{low.left.value:.1f}", text, basis, target)]
     text = f"of the images are named rightly by {run.label}"
     return [
         Card("As they are", f"{_clean(run):.0f} %", text, basis, target),

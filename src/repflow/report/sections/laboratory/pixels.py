@@ -99,7 +99,7 @@ def _window_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
         )
     return Figure(
         f"pixels-windows{mark.id}",
-        f"What hangs on each part?{mark.title}",
+        f"How much depends on each part?{mark.title}",
         f"Drop of accuracy with a window replaced, mean over seeds, {facts['images_replaced']} test images.",
         "A line per model over the place of the replaced window.",
         variants,

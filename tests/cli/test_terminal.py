@@ -37,6 +37,20 @@ def test_an_error_from_python_is_spelled_too():
     assert nearest("evil", [HOSTILE]) == f"known: {SPELLED}"
 
 
+def test_work_without_tokens_says_no_time_that_is_left(capsys, monkeypatch):
+    line = ProgressLine("grid", "models")
+    monkeypatch.setattr("repflow.cli.console.LINE_SECONDS", -1.0)
+    line(0, 3, 0)
+    line(1, 3, 0)
+    line(3, 3, 0)
+    assert capsys.readouterr().err == "grid: 1/3 models\ngrid: 3/3 models, 0:00 left\n"
+
+
+def test_a_file_that_may_not_be_opened_is_a_wrong_request(capsys):
+    assert complain(PermissionError(13, "Permission denied", "images.npy")) == complain(InputError("x"))
+    assert "images.npy: permission denied; change its permissions\n" in capsys.readouterr().err
+
+
 def test_another_librarys_lines_are_one(capsys):
     complain(RuntimeError("first\n  second"))
     assert capsys.readouterr().err == "error: RuntimeError: first second (REPFLOW_DEBUG=1 shows where)\n"

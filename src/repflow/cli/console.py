@@ -22,7 +22,15 @@ from typing import Any, TextIO
 import typer
 
 from repflow.cli.deferred import deferred
-from repflow.core.errors import InputError, RepflowError, command_line, memory_words, out_of_memory, teach
+from repflow.core.errors import (
+    InputError,
+    RepflowError,
+    command_line,
+    memory_words,
+    out_of_memory,
+    refused_permission,
+    teach,
+)
 from repflow.core.seconds import CLOCK, phase
 from repflow.core.visible import one_line, visible
 
@@ -103,6 +111,8 @@ def complain(error: Exception, about: str = "") -> int:
         traceback.print_exception(error, file=sys.stderr)
     if out_of_memory(error) and not isinstance(error, RepflowError):
         error = memory_words(error, "this command")
+    if isinstance(error, PermissionError) and error.filename is not None:
+        error = refused_permission(str(error.filename))
     text = str(error) if isinstance(error, RepflowError) else f"{type(error).__name__}: {error}"
     if not isinstance(error, RepflowError):
         text += " (REPFLOW_DEBUG=1 shows where)"
@@ -272,7 +282,8 @@ class ProgressLine:
             self._shown = now
             left = (total - done) * (tokens / max(done, 1)) / rate if rate else 0.0
             pace = f", {rate:,.0f} tokens/s" if rate else ""
-            note(f"{self.label}: {done}/{total} {self._counts}{pace}, {clock(left)} left")
+            known = f", {clock(left)} left" if left or done == total else ""  # work without tokens has no speed
+            note(f"{self.label}: {done}/{total} {self._counts}{pace}{known}")
 
 
 class ModelLines:

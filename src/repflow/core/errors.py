@@ -201,6 +201,13 @@ def memory_words(error: BaseException, doing: str) -> OutOfMemoryError:
     return OutOfMemoryError(teach(f"memory for {doing}", got, remedy))
 
 
+def refused_permission(name: str) -> InputError:
+    """Error of a file or folder that this user may not open."""
+    return InputError(
+        teach("a file or folder that this user may open", f"{name}: permission denied", "change its permissions")
+    )
+
+
 def words_of(error: BaseException) -> str:
     r"""A library's error in one short line.
 
@@ -236,6 +243,8 @@ def refusing(expected: str, got: str, remedy: str, kind: type[InputError] | None
             raise
         if out_of_memory(error):
             raise memory_words(error, f"reading {got}") from error
+        if isinstance(error, PermissionError):
+            raise refused_permission(got) from error
         raise (kind or InputError)(teach(expected, f"{got}: {words_of(error)}", remedy)) from error
 
 

@@ -52,7 +52,7 @@ def one_of(name: str, value: str, known: Sequence[str]) -> None:
     repflow.core.errors.InputError: expected polarize among one, zero, both; got 'ones'; did you mean one?
     """
     if value not in known:
-        raise InputError(teach(f"{name} among {', '.join(known)}", repr(value), nearest(value, known)))
+        raise InputError(teach(f"{name} among {', '.join(known)}", repr(value), nearest(str(value), known)))
 
 
 def divides(whole: int, parts: int, name: str, into: str) -> int:

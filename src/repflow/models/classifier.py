@@ -70,7 +70,7 @@ class Classifier:
             remedy = "build the stack with input_channels"
             raise InputError(teach("a classifier of pixels", f"{self.name}, which reads token ids", remedy))
         own = getattr(network.config, "pixel_layout", None) or {"grey": not self.sequential and self.colours == 1}
-        self.layout = PixelLayout(**own)
+        self.layout = PixelLayout.stored(own, self.name)
 
     @cached_property
     def _kernels(self) -> ReplicaStack | None:

@@ -249,12 +249,17 @@ def largest_excess(
     return Band(*(np.max(part, axis=0) for part in (means, lows, highs)))
 
 
+LEAST_WINDOWS = 3
+"""Over which ranks are compared."""
+
+
 @dataclass(frozen=True)
 class Correlations:
     """Rank correlations of influence and drop.
 
     Attributes:
-        by_cell: of every model and replacement (cell, replacement); NaN where a model has no influence.
+        by_cell: of every model and replacement (cell, replacement); NaN where a model has no influence, and over two
+            windows, whose ranks agree or do not.
         windows: over how many.
     """
 
@@ -277,7 +282,7 @@ def correlations(result: Result) -> Correlations:
     chosen, places = windows(result), bounds(result)
     lost = drops(result)[..., chosen]
     values = np.full(lost.shape[:2], np.nan)
-    for cell, influence in enumerate(result["influence"]):
+    for cell, influence in enumerate(result["influence"] if len(chosen) >= LEAST_WINDOWS else ()):
         total = np.array([influence[start:end].sum() for start, end in places[chosen]])
         for kind in range(lost.shape[1]):
             values[cell, kind] = spearman(total, lost[cell, kind])

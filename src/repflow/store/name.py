@@ -50,6 +50,16 @@ def safe_name(text: str) -> str:
     return f"run-{name}" if _is_device(name) else name
 
 
+def distinct_name(text: str) -> str:
+    """A safe name that no other text shares: one that had to be changed ends with eight digits of its own.
+
+    >>> distinct_name("target-frog"), distinct_name("target-a/b") == distinct_name("target-a-b")
+    ('target-frog', False)
+    """
+    name = safe_name(text)
+    return name if name == text else f"{name[: MAX_BYTES - 9]}-{_tag(text)}"
+
+
 def _fault(name: str) -> str:
     checks = {
         "empty": not name,

@@ -121,6 +121,20 @@ def test_every_figure_says_what_it_shows_and_on_what(run):
                 assert variant.basis or "-examples-" in block.id, block.id
 
 
+def test_an_attack_at_one_region_has_its_rates_side_by_side():
+    run = attack("stack", [0.3, 0.8])
+    run.result.provenance["regions"] = ["0:16"]
+    for name, axes in run.result.axes.items():
+        if "region" in axes:
+            run.result.arrays[name] = run.result.arrays[name][..., :1]
+    (figure,) = (block for block in page_of([run]).sections[0].blocks if block.id == "attack")
+    (trace,) = figure.variants[0].traces
+    assert trace["x"] == ["target lends", "another class lends", "no attack"]
+    assert trace["y"] == pytest.approx([25, 10, 5])
+    assert trace["error_y"]["array"] == trace["error_y"]["arrayminus"] == pytest.approx([2, 2, 2])
+    assert figure.variants[0].layout["xaxis"]["title"]["text"] == "who lends tokens 0 to 15"
+
+
 def test_influence_rests_on_the_images_whose_gradient_was_taken():
     blocks = page_of([images("stack", 0.7, [[0.6, 0.65, 0.2], [0.7, 0.7, 0.6]])]).sections[0].blocks
     (figure,) = (block for block in blocks if block.id == "answer-influence")
@@ -139,17 +153,17 @@ def test_images_before_and_after_an_attack():
 def test_the_worst_region_of_images_is_named_with_its_interval():
     page = page_of([images("stack", 0.7, [[0.6, 0.65, 0.2], [0.7, 0.7, 0.6]])])
     assert page.subtitle == (
-        "stack names 70.0 % of the images rightly as they are and 20.0 [15.0, 25.0] % with tokens 48 to 63 replaced. "
-        "Based on drawn:8, 64 tokens in row order, 60 images."
+        "stack names 70.0 % of the images rightly as they are and 20.0 [15.0, 25.0] % with tokens 48 to 63 replaced by "
+        "N(0, 1) noise. Based on drawn:8, 64 tokens in row order, 60 images."
     )
     assert [(card.title, card.value) for card in page.cards] == [("As they are", "70 %"), ("Worst region", "20 %")]
 
 
 def test_a_drop_within_its_interval_is_not_claimed():
     page = page_of([images("stack", 0.7, [[0.68, 0.7, 0.7], [0.7, 0.7, 0.7]])])
-    assert page.subtitle.startswith("No replaced region is shown to lower accuracy")
+    assert page.subtitle.startswith("No region replaced by N(0, 1) noise is shown to lower accuracy")
     page = page_of([texts("gpt", [0.05, 0.4])])
-    assert page.subtitle.startswith("No replaced region is shown to lower the answer's log-odds")
+    assert page.subtitle.startswith("No region replaced by random tokens is shown to lower the answer's log-odds")
 
 
 def test_of_several_models_the_one_that_loses_most_and_least_are_named():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -605,6 +606,47 @@ def test_classes_called_by_numbers_have_their_numbers(tmp_path):
     opened = open_subject(CorruptConfig(str(tmp_path / "model"), images=str(tmp_path / "images")))
     assert opened.images.classes == tuple(str(number) for number in range(12))
     assert (opened.images.pixels[:, 0, 0, 0] == 20 * opened.images.labels).all()
+
+
+def test_classes_with_any_name_can_be_targets(folder, tmp_path):
+    """Names of stored parts are made of theirs."""
+    random = np.random.default_rng(0)
+    own = {"images": random.integers(0, 256, (40, 8, 8)).astype(np.uint8), "labels": np.arange(40) % 10}
+    names = ["a/b", "a-b", "[red]c[/red]", "d:e", *"fghijk"]
+    np.savez(tmp_path / "x.npz", classes=names, test_images=own["images"], test_labels=own["labels"], **own)
+    asked = [f"target:{name}" for name in names[:4]]
+    config = CorruptConfig(folder, images=str(tmp_path / "x.npz"), regions=["last:8"], replace=asked, influence=0)
+    result = study.STUDY.run(config, out=tmp_path / "runs")
+    assert result["accuracy"].shape == (4, 1)
+
+
+def test_reading_images_warns_of_nothing(folder, recwarn):
+    study.STUDY.run(CorruptConfig(folder, **{**SMALL, "samples": 4}, replace=["mean"], influence=0, batch_size=1))
+    assert not [entry for entry in recwarn if "writable" in str(entry.message)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("row", "pixel_layout of .* as an object with order, grey, patch; got 'row'"),
+        ({"foo": 1}, "pixel_layout of"),
+        ({"order": 3}, "an order of pixels among"),
+        ({"patch": "2"}, "patch as a whole number; got False and '2'"),
+        ({"patch": 2.5}, "patch as a whole number"),
+    ],
+)
+def test_a_layout_that_is_none_is_refused(folder, tmp_path, layout, words):
+    place = shutil.copytree(folder, tmp_path / "model")
+    own = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**own, "pixel_layout": layout}))
+    with pytest.raises(InputError, match=words):
+        load_classifier(str(place), device="cpu")
+
+
+@pytest.mark.parametrize("options", [{"class_token": 5}, {"class_token": True}, {"input_range": "ab"}])
+def test_wrong_options_of_a_classifier_are_refused(options):
+    with pytest.raises(InputError):
+        StackConfig(num_hidden_layers=1, input_channels=3, bidirectional=True, **options)
 
 
 def test_log_odds_of_a_language_model():

@@ -48,6 +48,35 @@ def whole(tmp_path_factory):
     return out, STUDY.run(asked, out=out, name="p")
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--regions last:99999", "a region inside of 64 tokens"),
+        ("--targets unicorn", "a class among disc"),
+        ("--targets dots --attack-regions last:99", "a region inside of 64 tokens"),
+        ("--warmup 2", "--warmup from 0 to 1; got 2"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(options, said, tmp_path):
+    asked = f"pixels --rows mamba/4 --layers 1 --widths 8 --images drawn:8 --steps 2 --batch 4 {options}"
+    for more in (["--dry-run"], ["--device", "cpu"]):
+        done = CliRunner().invoke(app, [*asked.split(), *more, "--out", str(tmp_path / "runs")])
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_windows_have_no_rank_correlation(whole):
+    _, result = whole
+    facts = {**result.provenance["pixels"], "regions": ["0:32", "32:64"]}
+    arrays = {"accuracy": result["accuracy"][..., :2], "clean_accuracy": result["clean_accuracy"]}
+    arrays["influence"] = result["influence"]
+    axes = {name: result.axes[name] for name in arrays}
+    two = Result(arrays, axes, {}, {**result.provenance, "pixels": facts})
+    assert np.isnan(papers.correlations(two).by_cell).all()
+    assert np.isfinite(papers.correlations(result).by_cell).any()
+
+
 def test_what_a_run_has(whole):
     _, result = whole
     facts = result.provenance["pixels"]

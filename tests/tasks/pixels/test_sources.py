@@ -6,6 +6,7 @@ import pickle
 import struct
 import zipfile
 import zlib
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -202,6 +203,21 @@ BAD = {
     "labels cut": (lambda p: folder(p, {**sheets(), "train_lables.json": b"[1]"}), "at least 8 numbers"),
     "labels not json": (lambda p: folder(p, {**sheets(), "train_lables.json": b"[1"}), "a JSON list of labels"),
     "narrow sheet": (lambda p: folder(p, {**sheets(), "test_batch.png": png(PIXELS[0])}), "header says 32 × 32"),
+    "a gap": (
+        lambda p: folder(p, {**binary(), "data_batch_4.bin": binary()["data_batch_2.bin"]}),
+        "data_batch_1 to data_batch_4 without a gap; got none of number 3",
+    ),
+    "an image of no rows": (lambda p: of_classes(p / "a", p / "b", lying_png(8, 0)), "at least one pixel; got .*8 × 0"),
+    "no test beside train": (lambda p: of_classes(p / "train" / "a", p / "train" / "b"), "got no folder test in"),
+    "negative numbers": (
+        lambda p: savez(p.with_suffix(".npz"), images=-PIXELS.astype(np.int16) - 1, labels=LABELS),
+        "bring the values to 0 to 255",
+    ),
+    "shares": (
+        lambda p: savez(p.with_suffix(".npz"), images=PIXELS / 255, labels=LABELS),
+        "multiply by 255 and round",
+    ),
+    "a file of another user": (lambda p: closed(p), "x.npz: permission denied; change its permissions"),
     "empty folder": (lambda p: folder(p, {}), "at least 2 classes"),
     "half an archive": (lambda p: cut(archive(p.with_suffix(".tgz"), binary())), "fetch it again"),
     "another file": (lambda p: write(p.with_suffix(".txt"), b"x"), "none of the known kinds"),
@@ -213,6 +229,25 @@ BAD = {
     ),
     "objects": (lambda p: savez(p.with_suffix(".npz"), images=np.array([{}]), labels=LABELS), "Python objects"),
 }
+
+
+def of_classes(*places):
+    """Folders with an image each; the last of the arguments may be the image."""
+    image = places[-1] if isinstance(places[-1], bytes) else png(PIXELS[0])
+    for place in places:
+        if not isinstance(place, bytes):
+            place.mkdir(parents=True)
+            (place / "1.png").write_bytes(image)
+    root = places[0].parent
+    return str(root.parent if root.name in ("train", "test") else root)
+
+
+def closed(path):
+    """What a process without rights over it meets; the one that tests may have all."""
+    spec = savez(path.with_suffix(".npz"), images=PIXELS, labels=LABELS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zipfile.ZipFile", Mock(side_effect=PermissionError(13, "Permission denied", "x.npz")))
+        load_images(spec)
 
 
 def cut(path):
@@ -267,6 +302,13 @@ def test_an_archive_that_unpacks_to_more_than_there_is(tmp_path, monkeypatch):
     for place in (archive(tmp_path / "a.tgz", binary()), folder(tmp_path / "a", binary())):
         with pytest.raises(InputError, match=r"at most 30,000 bytes together; got 36,876 with test_batch\.bin"):
             load_images(str(place))
+
+
+def test_cifar_one_folder_below(tmp_path):
+    """As its archive is unpacked."""
+    (tmp_path / "all").mkdir()
+    folder(tmp_path / "all" / "cifar-10-batches-bin", binary())
+    assert (load_images(str(tmp_path / "all")).train.pixels == PIXELS[:8]).all()
 
 
 def test_a_word_misspelled():

@@ -59,7 +59,7 @@ class Subject:
     @cached_property
     def _held(self) -> torch.Tensor:
         """All sequences where the classifier is, in bytes."""
-        return torch.from_numpy(self.sequences.tokens).to(self.classifier.device)
+        return torch.tensor(self.sequences.tokens, device=self.classifier.device)
 
     @torch.no_grad()
     def predictions(self, region: Region | None = None, filled: np.ndarray | None = None) -> np.ndarray:
@@ -70,8 +70,7 @@ class Subject:
             pixels = self._held[rows].float() / 255
             if region is not None:
                 assert filled is not None
-                part = torch.from_numpy(np.ascontiguousarray(filled[rows])).to(pixels.device)
-                pixels[:, region.start : region.end] = part
+                pixels[:, region.start : region.end] = torch.tensor(filled[rows], device=pixels.device)
             logits = self.classifier.logits(pixels, self.layout, self.images.shape)
             finite = (logits < torch.inf).all(-1)  # False of NaN too; -inf rules a class out
             named.append(torch.where(finite, logits.argmax(-1), NO_CLASS).cpu().numpy())
@@ -99,7 +98,9 @@ class Subject:
         number = self.images.class_number(kind.removeprefix(AIMED))
         if not len(self.sequences.members(number)):
             got = f"none of {self.images.classes[number]} in {len(self.images)} images"
-            raise InputError(teach("test images of the target class", got, "raise --samples"))
+            raise InputError(
+                teach("test images of the target class", got, "read more with --samples, or choose another")
+            )
         return number
 
     def influence(self, count: int) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements
+from repflow.store.name import distinct_name
 from repflow.studies.corrupt.config import (
     AUTO,
     CorruptConfig,
@@ -231,7 +232,7 @@ def image_pieces(config: CorruptConfig, subject: Subject) -> list[Piece]:
 
 
 def _shard(kind: str, region: Region) -> str:
-    return f"{kind.replace(':', '-')}-{region.start}-{region.end}"
+    return distinct_name(f"{kind.replace(':', '-', 1)}-{region.start}-{region.end}")
 
 
 def _drawn(config: CorruptConfig, subject: Subject, region: Region, kind: str) -> dict[str, np.ndarray]:

@@ -140,7 +140,8 @@ def check_grid(config: LaboratoryConfig) -> list[Any]:
     for name, low, high in (("decay", 0, 1e9), ("clip", 0, 1e9), ("warmup", 0, 1)):
         if not low <= getattr(config, name) <= high:
             remedy = f"see repflow {config.command_words} --help"
-            raise InputError(teach(f"--{name} from {low}", f"{getattr(config, name)}", remedy))
+            bounds = f"from {low} to {high:g}"
+            raise InputError(teach(f"--{name} {bounds}", f"{getattr(config, name)}", remedy))
     for name in ("seconds", "memory"):
         value = getattr(config, name)
         if value is not None and not 0 <= value < float("inf"):

@@ -105,12 +105,16 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         """Models are built where they are trained."""
         return {}
 
+    def check_data(self, config: C) -> None:
+        """Refuse what the data that models are trained on cannot give; a grid's cost is said of no other."""
+
     def prepare(self, config: C, models: dict[str, Model], given: Any, progress: Progress | None) -> LaboratoryJob[C]:
         """Build one model of every kind: options that do not fit are refused before anything is written."""
         from repflow.models.devices import resolve_device
         from repflow.studies.laboratory.group import shape_keys
         from repflow.studies.laboratory.size import fitting
 
+        self.check_data(config)
         resolve_device(config.device)
         shape_keys(self, config)
         cells = config.grid()

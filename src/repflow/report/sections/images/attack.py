@@ -18,6 +18,7 @@ from repflow.report.sections.images.example import example_figure
 from repflow.report.sections.images.naming import cautions, image_basis, region_words
 
 LINES = (("success", "target lends", "solid"), ("random_pair", "another class lends", "dash"))
+BASE, WITHOUT = "base_rate", "no attack"
 
 
 def attack_blocks(runs: Sequence[StoredRun]) -> list[Block]:
@@ -81,24 +82,59 @@ def _reading(runs: Sequence[StoredRun]) -> str:
     )
 
 
+def _rates(run: StoredRun, name: str) -> Band:
+    """Rates in percent with their intervals, mean over targets."""
+    return Band(*(100 * np.asarray(run.result[f"mean_{name}{end}"]) for end in ("", "_low", "_high")))
+
+
+def _curves(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
+    """A line for each kind of lender over the regions, and a level without an attack."""
+    traces: list[dict[str, Any]] = []
+    for run, name_of in named(runs):
+        regions = run.result.provenance["regions"]
+        own: dict[str, Any] = {"model": run.label, "colour": colour_of(run, runs)}
+        for name, words, dash in LINES:
+            traces += band_traces(regions, _rates(run, name), dash=dash, name=f"{name_of}, {words}", **own)
+        level = bare([float(_rates(run, BASE).mean)] * len(regions))
+        traces += band_traces(regions, level, mode="lines", dash="dot", name=f"{name_of}, {WITHOUT}", **own)
+    return traces
+
+
+def _points(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
+    """One region makes no line: its rates stand side by side, each with its interval."""
+    traces: list[dict[str, Any]] = []
+    for run, name_of in named(runs):
+        bands = [_rates(run, name) for name in (*(name for name, *_ in LINES), BASE)]
+        mean, low, high = (np.array([float(np.ravel(part)[0]) for part in parts]) for parts in zip(*bands, strict=True))
+        reach = {"array": plain(high - mean), "arrayminus": plain(mean - low)}
+        traces.append(
+            {
+                **{"type": "scatter", "mode": "markers", "name": name_of, "meta": {"model": run.label}},
+                **{"x": [*(words for _, words, _ in LINES), WITHOUT], "y": plain(mean)},
+                **{"error_y": {"type": "data", "symmetric": False, **reach}},
+                "marker": {"color": colour_of(run, runs), "size": 9},
+            }
+        )
+    return traces
+
+
 def _figure(runs: Sequence[StoredRun]) -> Figure:
     """Success by region, mean over targets, with random pairs and the base rate."""
-    traces: list[dict[str, Any]] = []
     rows: list[list[Any]] = []
     for run, name_of in named(runs):
-        regions, result = run.result.provenance["regions"], run.result
-        for name, words, dash in LINES:
-            band = Band(*(100 * np.asarray(result[f"mean_{name}{end}"]) for end in ("", "_low", "_high")))
-            style: dict[str, Any] = {"name": f"{name_of}, {words}", "model": run.label, "colour": colour_of(run, runs)}
-            traces += band_traces(regions, band, dash=dash, **style)
+        regions = run.result.provenance["regions"]
+        for name, words, _ in LINES:
+            band = _rates(run, name)
             parts = zip(regions, plain(band.mean), plain(band.low), plain(band.high), strict=True)
             rows += [[name_of, region, words, *rest] for region, *rest in parts]
-        base = [100 * float(result[f"mean_base_rate{end}"]) for end in ("", "_low", "_high")]
-        style = {"name": f"{name_of}, no attack", "model": run.label, "colour": colour_of(run, runs), "dash": "dot"}
-        traces += band_traces(regions, bare([base[0]] * len(regions)), mode="lines", **style)
-        rows.append([name_of, "", "no attack", *plain(np.array(base))])
+        base = _rates(run, BASE)
+        rows.append([name_of, "", WITHOUT, *plain(np.array([base.mean, base.low, base.high]))])
+    asked = list(dict.fromkeys(region for run in runs for region in run.result.provenance["regions"]))
+    alone = len(asked) == 1
+    traces = _points(runs) if alone else _curves(runs)
+    across = f"who lends {region_words(asked[0])}" if alone else "tokens that are lent"
     layout = {
-        "xaxis": {"title": {"text": "tokens that are lent"}, "type": "category"},
+        "xaxis": {"title": {"text": across}, "type": "category"},
         "yaxis": {"title": {"text": "target named (%)"}},
     }
     columns = ["model", "region", "pixels", "target named (%)", "low", "high"]
@@ -106,7 +142,7 @@ def _figure(runs: Sequence[StoredRun]) -> Figure:
     return Figure(
         "attack",
         "Can pasted pixels steer the answer?",
-        "How often the target is named, mean over targets, of images of other classes; bands: 95 % intervals over "
+        "How often the target is named, mean over targets, of images of other classes, with 95 % intervals over "
         "images. A rate says nothing alone: beside it stand the rate with pixels that another class lends, and the "
         "rate without an attack.",
         "Success rates by region, with base rates.",

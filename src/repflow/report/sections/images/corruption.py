@@ -19,6 +19,7 @@ from repflow.report.draw.number import plain
 from repflow.report.sections.images.attack import attack_blocks, attack_examples, attack_facts
 from repflow.report.sections.images.example import example_figure
 from repflow.report.sections.images.naming import cautions, image_basis, region_words
+from repflow.spec.corruption import AIMED
 
 ABOUT = {
     "normal": "N(0, 1) noise, as published",
@@ -30,6 +31,12 @@ ABOUT = {
     "random": "random tokens",
 }
 IMAGES, TEXT = "images", "text"
+SPOKEN = {
+    ("normal", IMAGES): "N(0, 1) noise",
+    ("other", IMAGES): "an image of another class",
+    ("other", TEXT): "another prompt",
+}
+"""Of replacements that sentences name otherwise, by what is read."""
 TITLES = {IMAGES: "How much depends on each part of an image?", TEXT: "How much depends on each part of a prompt?"}
 WORDS = {IMAGES: "accuracy (%)", TEXT: "change of the answer's log-odds"}
 
@@ -159,6 +166,12 @@ def _influence(runs: Sequence[StoredRun]) -> Figure:
     )
 
 
+def _spoken(name: str, kind: str) -> str:
+    """A replacement in a sentence."""
+    lent = f"images of {name.removeprefix(AIMED)}" if name.startswith(AIMED) else name
+    return SPOKEN.get((name, kind), ABOUT.get(name, lent))
+
+
 class Lowest(NamedTuple):
     """The region whose replacement leaves least.
 
@@ -193,20 +206,22 @@ def _reading(runs: Sequence[StoredRun], name: str, kind: str) -> str:
     if not known:
         return ""
     run, low = max(known, key=lambda pair: _clean(pair[0]) - pair[1].left.value)
-    label, mind = called(run, runs), cautions(run.result)
+    label, mind, by = called(run, runs), cautions(run.result), f"replaced by {_spoken(name, kind)}"
     if kind == TEXT:
-        where = f"{low.left.text('.2f')} with {low.region} replaced, in {label}"
         if low.shown:
-            return f"The answer's log-odds change most by {where}."
-        return f"No replaced region is shown to lower the answer's log-odds (lowest change: {where})."
-    numbers = f"{_clean(run):.1f} % of the images rightly as they are and {low.left.text('.1f')} % with {low.region}"
+            return f"{label}'s log-odds of the answer change most by {low.left.text('.2f')}, with {low.region} {by}."
+        where = f"{low.left.text('.2f')} with {low.region}, in {label}"
+        return f"No region {by} is shown to lower the answer's log-odds (lowest change: {where})."
+    numbers = (
+        f"{_clean(run):.1f} % of the images rightly as they are and {low.left.text('.1f')} % with {low.region} {by}"
+    )
     if not low.shown:
-        return f"No replaced region is shown to lower accuracy: {label} names {numbers} replaced, its lowest.{mind}"
+        return f"No region {by} is shown to lower accuracy: {label} names {numbers}, its lowest.{mind}"
     if len(known) == 1:
-        return f"{label} names {numbers} replaced.{mind}"
+        return f"{label} names {numbers}.{mind}"
     least, best = min(known, key=lambda pair: _clean(pair[0]) - pair[1].left.value)
     rest = f"from {_clean(least):.1f} % to {best.left.text('.1f')} %"
-    return f"{label} loses most: it names {numbers} replaced. {called(least, runs)} loses least: {rest}.{mind}"
+    return f"{label} loses most: it names {numbers}. {called(least, runs)} loses least: {rest}.{mind}"
 
 
 def _facts(runs: Sequence[StoredRun], kind: str) -> list[Card]:
@@ -218,7 +233,7 @@ def _facts(runs: Sequence[StoredRun], kind: str) -> list[Card]:
     run, name, low = max(worst, key=lambda entry: _clean(entry[0]) - entry[2].left.value)
     basis, target = _basis(run), f"corruption-{kind}"
     if kind == TEXT:
-        text = f"change of the answer's log-odds in {run.label} with {low.region} replaced by {ABOUT.get(name, name)}"
+        text = f"change of the answer's log-odds in {run.label} with {low.region} replaced by {_spoken(name, kind)}"
         return [Card("Depends most on", f"{low.left.value:.1f}", text, basis, target)]
     text = f"of the images are named rightly by {run.label}"
     return [
@@ -226,7 +241,7 @@ def _facts(runs: Sequence[StoredRun], kind: str) -> list[Card]:
         Card(
             "Worst region",
             f"{low.left.value:.0f} %",
-            f"with {low.region} replaced by {ABOUT.get(name, name)}",
+            f"with {low.region} replaced by {_spoken(name, kind)}",
             basis,
             target,
         ),

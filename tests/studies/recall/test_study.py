@@ -55,7 +55,7 @@ def test_rows_name_mixers(word, mixer):
         ({"layers": ["2", "2"]}, "expected different numbers of at least 0"),
         ({"cells": ["none/4:1:8"]}, "expected a cell as ROW:LAYERS:WIDTH:INIT:RATE:SEED; got 'none/4:1:8'"),
         ({"steps": 0}, "steps of at least 1; got 0"),
-        ({"warmup": 2.0}, "from 0; got 2.0"),
+        ({"warmup": 2.0}, "from 0 to 1; got 2.0"),
         ({"filler": "noise"}, "zeros or random; got 'noise'"),
     ],
 )

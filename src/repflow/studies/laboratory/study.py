@@ -106,7 +106,11 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         return {}
 
     def check_data(self, config: C) -> None:
-        """Refuse what the data that models are trained on cannot give; a grid's cost is said of no other."""
+        """Refuse what the data that models are trained on cannot give."""
+
+    def has_data(self, config: C) -> bool:
+        """Whether the data are there; what a grid costs can be said without them."""
+        return True
 
     def prepare(self, config: C, models: dict[str, Model], given: Any, progress: Progress | None) -> LaboratoryJob[C]:
         """Build one model of every kind: options that do not fit are refused before anything is written."""

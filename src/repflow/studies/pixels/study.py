@@ -66,6 +66,12 @@ class Pixels(Laboratory[PixelsConfig]):
         if pixel_data.look(config.images, config.train_images):
             rows_on.cache_clear()
 
+    def has_data(self, config: PixelsConfig) -> bool:
+        """CIFAR-10 by its package's name may come later."""
+        from repflow.tasks.pixels.source import is_installed
+
+        return is_installed(config.images)
+
     def check_data(self, config: PixelsConfig) -> None:
         """Read the images: regions, targets and batches that do not fit are refused before anything is written."""
         data = pixel_data(config.images, config.train_images)

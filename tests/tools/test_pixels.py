@@ -705,6 +705,18 @@ def test_a_phase_is_finished_when_todays_rows_are():
     assert run.planned_now("cifar10-strong@s4d", cells) == 1
 
 
+def test_a_phase_of_one_order_is_a_run_of_its_own():
+    options = run.argparse.Namespace(set="cifar10", extension=False, phase="long", cell=None, state=None, least=0.0)
+    options.layers, options.width = 3, 32
+    known = [_screened(0.001, 0.5, row, init) for row, _, init in run.LONG]
+    names = {"mamba:reversed": "@mamba_reversed", "reversed": "@reversed", None: ""}
+    for options.only, ending in names.items():
+        assert run.run_name("long", options) == f"cifar10-long{ending}"
+        cells = run.cells_of("long", options, known)
+        assert len(cells) == {"mamba:reversed": 3, "reversed": 6, None: 21}[options.only]
+        assert options.only is None or all(":reversed:" in cell for cell in cells)
+
+
 def test_rates_of_longer_training_come_from_both_screens(tmp_path):
     for name in ("cifar10-screen@mamba", "cifar10-extension-screen@rwkv", "cifar10-seeds@mamba"):
         (tmp_path / name).mkdir()

@@ -12,6 +12,7 @@ from repflow.papers.pixels import attack_difference, attack_places, attack_trial
 from repflow.papers.vulnerability import Variant, order_pairs, two_orders, uneven_ends
 from repflow.spec.corruption import scaled_region
 from tools.pixels.claims import (
+    BOTH_MIDDLE,
     CLOSED,
     MAMBA,
     MEAN,
@@ -223,7 +224,16 @@ def _by_replacement(study: Study, band_of: Callable[[str, int], Band], against: 
             partly.append(f"{PLAIN[word]} at {more[0]} alone")
         rest += [] if more or less else [PLAIN[word]]
     parts = {"shown with": [*shown, *partly], against: below, "open with": rest}
-    return "; ".join(f"{head} {', '.join(words)}" for head, words in parts.items() if words)
+    return side_words(parts)
+
+
+def side_words(sides: Mapping[str, Sequence[str]]) -> str:
+    """What stands on each side, by the words in front of it; empty sides are left out.
+
+    >>> side_words({"shown with": ["noise", "pixels"], "open with": []})
+    'shown with noise, pixels'
+    """
+    return "; ".join(f"{head} {', '.join(words)}" for head, words in sides.items() if words)
 
 
 def _initialisation(study: Study) -> str:
@@ -261,7 +271,7 @@ def _closed(study: Study) -> tuple[str, list[str]]:
             continue
         less = _by_replacement(study, partial(_more, study, MAMBA, kind))
         said.append(f"{head}: {_margin(study, kind)}. That it is less than Mamba's is {less}")
-        said[-1] += _moved(study, kind) if place == "in the middle" else ""
+        said[-1] += _moved(study, kind) if kind == BOTH_MIDDLE else ""
     return f"Closed means an asymmetry within ± {100 * CLOSED:.0f} points. With two directions:", said
 
 
@@ -279,10 +289,9 @@ def _moved(study: Study, kind: Kind) -> str:
         band = student_interval(lost[:, places.index(middle)] - lost[:, last])
         side = {True: "shown with", False: "shown not to be with", None: "open with"}[above(band)]
         sides[side].append(f"{PLAIN[word]} {points(band)}")
-    words = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
     return (
-        f". The ends alone say little here: that tokens {middle}, around the class token, cost more than the last "
-        f"{tokens} (over seeds on these images, looked at with the data in view) is {words}"
+        f". Of the middle itself: that tokens {middle}, around the class token, cost more than the last {tokens} (over "
+        f"seeds on these images, looked at with the data in view) is {side_words(sides)}"
     )
 
 
@@ -295,7 +304,7 @@ def _margin(study: Study, kind: Kind) -> str:
             side = {True: "closed", False: "not closed", None: "open"}[within(band, CLOSED)]
             sides[side].append(f"{PLAIN[name]} at {tokens}")
     asked = len(USUAL) * len(SIZES)
-    return "; ".join(f"{word} in {len(parts)} of {asked}, {', '.join(parts)}" for word, parts in sides.items() if parts)
+    return side_words({f"{word} in {len(parts)} of {asked},": parts for word, parts in sides.items()})
 
 
 def _framed(study: Study) -> str | tuple[str, list[str]]:
@@ -351,7 +360,7 @@ def _sorted(bands: Mapping[Kind, Band]) -> str:
     for kind, band in bands.items():
         if np.isfinite(band.mean):
             sides[{True: "shown for", False: "shown not to be for", None: "open for"}[above(band)]].append(NAMES[kind])
-    return "; ".join(f"{head} {', '.join(words)}" for head, words in sides.items() if words)
+    return side_words(sides)
 
 
 def _everywhere(study: Study) -> str | tuple[str, list[str]]:
@@ -421,7 +430,7 @@ def _influence(study: Study) -> tuple[str, list[str]]:
         for text, band, part in parts:
             side = {True: "shown", False: "shown not to be", None: "open"}[part.holds]
             sides[side].append(claim.shown(_plain(text), band))
-        said.append(f"{head}: " + "; ".join(f"{word} {', '.join(own)}" for word, own in sides.items() if own))
+        said.append(f"{head}: {side_words(sides)}")
     unread = {study.kind_of(place) for place in study.comparable("reach", unread=True)} - kinds[1]
     if unread:
         names = ", ".join(FORMS.get(kind, kind[0]) for kind in sorted(unread))

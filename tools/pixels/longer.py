@@ -9,7 +9,7 @@ from typing import Any
 from repflow.core.intervals import LEVEL, Band, nested_difference
 from repflow.papers.pixels import CLEAN
 from repflow.papers.vulnerability import uneven_ends
-from tools.pixels.answers import FORMS, NOTHING, PLAIN, attacks_ordered, ordered, points
+from tools.pixels.answers import FORMS, NOTHING, PLAIN, attacks_ordered, ordered, points, side_words
 from tools.pixels.claims import (
     NOT_KNOWN,
     OWN_CLAIMS,
@@ -74,13 +74,13 @@ def epochs_table(known: Longer) -> tuple[list[str], list[list[str]]]:
     """Accuracy and asymmetry after longer training, and how much more asymmetry that is."""
     rows = []
     for kind in known.both:
-        accuracies = [
+        right = [
             f"{100 * study.result['test_accuracy'][study.cells(kind)].mean():.1f} after {study.epochs(kind)}"
             for study in (known.before, known.long)
         ]
         bands = [known.long.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
         more = [known.grown(kind, name) for name in USUAL]
-        rows.append([FORMS[kind], ", ".join(accuracies), *map(points, bands), *map(points, more)])
+        rows.append([FORMS[kind], ", ".join(right), *map(points, bands), *map(points, more)])
     heads = ["model", "accuracy (%), epochs", *USUAL, *(f"{name}, more than before" for name in USUAL)]
     return heads, rows
 
@@ -122,15 +122,15 @@ def sentences(known: Longer) -> tuple[str, list[str]]:
 def _sides(known: Longer, name: str) -> str:
     """In which models it is shown to change; of those where that is open, the widest and the narrowest interval."""
     sides: dict[str, list[str]] = {"shown to rise in": [], "shown to fall in": [], "open in": []}
-    wide: dict[float, str] = {}
+    wide: list[tuple[float, str]] = []
     for kind in known.both:
         band = known.grown(kind, name)
         side = {True: "shown to rise in", False: "shown to fall in", None: "open in"}[above(band)]
         words = f"{FORMS[kind]} {points(band)}"
-        sides[side].append(FORMS[kind] if above(band) is None else words)
         if above(band) is None:
-            wide[float(band.high - band.low)] = words
+            wide.append((float(band.high - band.low), words))
+        sides[side].append(FORMS[kind] if above(band) is None else words)
     if len(sides["open in"]) == len(known.both):
         sides["open in"] = [f"all {len(known.both)}"]
-    said = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
-    return f"{said}, narrowest in {wide[min(wide)]}, widest in {wide[max(wide)]}" if len(wide) > 1 else said
+    said = side_words(sides)
+    return f"{said}, narrowest in {min(wide)[1]}, widest in {max(wide)[1]}" if len(wide) > 1 else said

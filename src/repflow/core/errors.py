@@ -201,11 +201,10 @@ def memory_words(error: BaseException, doing: str) -> OutOfMemoryError:
     return OutOfMemoryError(teach(f"memory for {doing}", got, remedy))
 
 
-def refused_permission(name: str) -> InputError:
-    """Error of a file or folder that this user may not open."""
-    return InputError(
-        teach("a file or folder that this user may open", f"{name}: permission denied", "change its permissions")
-    )
+def refused_permission(name: str, kind: type[InputError] | None = None) -> InputError:
+    """Error of a file or folder that this user may not open, of the class that `refusing` was asked for."""
+    got = f"{name}: permission denied"
+    return (kind or InputError)(teach("a file or folder that this user may open", got, "change its permissions"))
 
 
 def words_of(error: BaseException) -> str:
@@ -244,7 +243,7 @@ def refusing(expected: str, got: str, remedy: str, kind: type[InputError] | None
         if out_of_memory(error):
             raise memory_words(error, f"reading {got}") from error
         if isinstance(error, PermissionError):
-            raise refused_permission(got) from error
+            raise refused_permission(got, kind) from error
         raise (kind or InputError)(teach(expected, f"{got}: {words_of(error)}", remedy)) from error
 
 

@@ -643,7 +643,9 @@ def test_a_layout_that_is_none_is_refused(folder, tmp_path, layout, words):
         load_classifier(str(place), device="cpu")
 
 
-@pytest.mark.parametrize("options", [{"class_token": 5}, {"class_token": True}, {"input_range": "ab"}])
+@pytest.mark.parametrize(
+    "options", [{"class_token": 5}, {"class_token": True}, {"input_range": "ab"}, {"input_range": 5}]
+)
 def test_wrong_options_of_a_classifier_are_refused(options):
     with pytest.raises(InputError):
         StackConfig(num_hidden_layers=1, input_channels=3, bidirectional=True, **options)

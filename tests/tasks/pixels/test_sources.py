@@ -207,6 +207,10 @@ BAD = {
         lambda p: folder(p, {**binary(), "data_batch_4.bin": binary()["data_batch_2.bin"]}),
         "data_batch_1 to data_batch_4 without a gap; got none of number 3",
     ),
+    "no first batch": (
+        lambda p: folder(p, {name: data for name, data in sheets().items() if name != "data_batch_1.png"}),
+        "data_batch_1 to data_batch_2 without a gap; got none of number 1",
+    ),
     "an image of no rows": (lambda p: of_classes(p / "a", p / "b", lying_png(8, 0)), "at least one pixel; got .*8 × 0"),
     "no test beside train": (lambda p: of_classes(p / "train" / "a", p / "train" / "b"), "got no folder test in"),
     "negative numbers": (

@@ -207,11 +207,13 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
             got = 'class_token="start" where every layer mixes from left to right: it sees nothing but itself'
             remedy = 'pass class_token="end", or bidirectional=True'
             raise InputError(teach("a class token that sees other tokens", got, remedy))
-        two = len(input_range) == 2 and all(isinstance(level, int | float) for level in input_range)
-        low, high = levels = tuple(map(float, input_range))[:2] if two else (1.0, 1.0)
+        try:
+            low, high = map(float, input_range)
+        except (TypeError, ValueError):  # not two, or no numbers
+            low = high = math.nan
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(teach("input_range of two numbers in order", repr(input_range), "leave it out"))
-        self._keep({"input_range": list(levels), "class_token": class_token})
+        self._keep({"input_range": [low, high], "class_token": class_token})
         if any(both):
             self.bidirectional = both
 

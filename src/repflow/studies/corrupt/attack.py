@@ -106,10 +106,8 @@ def _targets(config: AttackConfig, subject: Subject) -> list[int]:
         count = len(subject.sequences.members(target))
         if not 0 < count < len(subject.images):
             name = subject.images.classes[target]
-            expected, got = (
-                f"test images of {name} and of other classes",
-                f"{count} of {len(subject.images)} images of it",
-            )
+            expected = f"test images of {name} and of other classes"
+            got = f"{count} of {len(subject.images)} images of it"
             remedy = "read more with --samples, or choose a class that the test images have"
             raise InputError(teach(expected, got, remedy))
     return targets

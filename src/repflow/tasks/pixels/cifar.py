@@ -67,10 +67,10 @@ def read_cifar(files: Files, where: str) -> PixelData:
         expected = "data_batch_1 and others, with test_batch, of one format of CIFAR-10"
         raise InputError(teach(expected, f"{got} in {where}", REMEDY))
     batches = [number for number, _ in numbered]
-    if missing := sorted(set(range(batches[0], batches[-1])) - set(batches)):
-        expected = f"data_batch_{batches[0]} to data_batch_{batches[-1]} without a gap"
+    if missing := sorted(set(range(1, batches[-1])) - set(batches)):  # the sheets' labels count from the first image
+        expected = f"data_batch_1 to data_batch_{batches[-1]} without a gap"
         got = f"none of number {', '.join(map(str, missing))} in {where}"
-        raise InputError(teach(expected, got, "fetch what is missing, or leave out what comes behind it"))
+        raise InputError(teach(expected, got, "fetch what is missing, or leave out what comes after it"))
     read = {"bin": _binary, "": _pickled, "png": _sheet}[kinds.pop()]
     train = [read(name, files, where) for _, name in numbered]
     pixels, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
